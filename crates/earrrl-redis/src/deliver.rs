@@ -196,7 +196,8 @@ async fn add(
         cost: Cost::ZERO,
     };
     let KeyedCharge { key, group, .. } = shared.keyed(rule.clone(), &charge, 0);
-    let keys = [key.clone(), shared.connection.keys.added(&key)];
+    let names = &shared.connection.keys;
+    let keys = [key.clone(), names.added(&key), names.given(&key)];
     let script = shared.connection.scripts.get(Frame::Add, [rule.kind]);
     for _ in 0..MAX_CALLS {
         let local = shared.clocks.local();

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::internal::DEFAULT_MAX_HOLDS;
+use earrrl::internal::{DEFAULT_MAX_HOLDS, share_of_client};
 use earrrl::{EngineError, HoldId, Nanos};
 
 use crate::request::Request;
@@ -22,16 +22,28 @@ pub(crate) struct LiveHolds {
 struct ByExpiry {
     live: HashMap<HoldId, (Nanos, Arc<Request>)>,
     due: BTreeSet<(Nanos, HoldId)>,
+    /// The number of each client's reservations, by the key of its record.
+    of_clients: HashMap<Vec<u8>, usize>,
 }
 
 impl ByExpiry {
     fn remove(&mut self, id: HoldId) -> Option<Arc<Request>> {
         let (expires, request) = self.live.remove(&id)?;
         self.due.remove(&(expires, id));
+        for charge in &request.charges {
+            let count = self.of_clients.entry(charge.key.clone()).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.of_clients.remove(&charge.key);
+            }
+        }
         Some(request)
     }
 
     fn insert(&mut self, id: HoldId, expires: Nanos, request: Arc<Request>) {
+        for charge in &request.charges {
+            *self.of_clients.entry(charge.key.clone()).or_default() += 1;
+        }
         self.live.insert(id, (expires, request));
         self.due.insert((expires, id));
     }
@@ -55,24 +67,32 @@ impl LiveHolds {
         self.most.store(most, Relaxed);
     }
 
-    /// Counts the reservation of a request. Returns an error if as many as the bound are live.
+    /// Counts the reservation of a request. Returns the place of a charge whose client has its share already, so
+    /// that nothing is counted; an error if as many as the bound are live.
     pub(crate) fn take(
         &self,
         id: HoldId,
         request: Arc<Request>,
         now: Nanos,
         expires: Nanos,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Option<usize>, EngineError> {
         let mut live = self.lock();
         let most = self.most.load(Relaxed);
         while let Some(&(_, id)) = live.due.first().filter(|(expires, _)| *expires <= now) {
             live.remove(id);
         }
+        // The script finds out which of two calls with one id made the reservation.
+        live.remove(id);
         if live.due.len() >= most {
             return Err(EngineError::Reservations { most });
         }
+        let share = share_of_client(most);
+        let of_client = |key: &Vec<u8>| live.of_clients.get(key).is_some_and(|live| *live >= share);
+        if let Some(charge) = request.charges.iter().find(|charge| of_client(&charge.key)) {
+            return Ok(Some(charge.place));
+        }
         live.insert(id, expires, request);
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the request of a live reservation that this node has made.

@@ -45,6 +45,8 @@ pub(crate) const UNITS_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct HoldRequest {
     pub(crate) id: HoldId,
     pub(crate) ttl: Duration,
+    /// True if the caller chose the id, and so can repeat the request.
+    pub(crate) is_chosen: bool,
 }
 
 impl KeyedCharge {

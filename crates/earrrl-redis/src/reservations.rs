@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use earrrl::{
-    Actual, Charge, Committed, EngineError, HoldId, HoldTerms, Holding, Mode, Nanos, RuleId,
+    Actual, Charge, Committed, Engine as _, EngineError, HoldId, HoldTerms, Holding, Nanos, RuleId,
 };
 
 use crate::engine::RedisEngine;
@@ -41,8 +41,7 @@ impl RedisEngine {
         terms: HoldTerms,
         now: Option<Nanos>,
     ) -> Result<Holding, EngineError> {
-        let request = self.request(charges, Mode::Check, self.shared().clocks.given(now))?;
-        holds::hold(self.shared().clone(), request, terms, charges.len()).await
+        self.place_hold(charges, terms, now).await
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once, as
@@ -61,8 +60,7 @@ impl RedisEngine {
         actual: Actual<'_>,
         now: Option<Nanos>,
     ) -> Result<Committed, EngineError> {
-        let shared = self.shared();
-        holds::commit(shared, id, actual, shared.clocks.given(now)).await
+        self.commit_hold(id, actual, now).await
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of

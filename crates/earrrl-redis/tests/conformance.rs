@@ -53,6 +53,6 @@ async fn a_cluster_conforms() {
 async fn interleavings_over_redis_agree_with_the_list_of_all_charges() {
     let server = Server::start(&[]).await;
     let engine = crate::reservations::node(Options::new(&server.url())).await;
-    let compared = interleavings(&engine, &Profile::REDIS, false).await;
+    let compared = interleavings(engine, &Profile::REDIS, false, None).await;
     assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 10_000);
 }

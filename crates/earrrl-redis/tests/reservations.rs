@@ -727,3 +727,113 @@ async fn a_reservation_occupies_few_bytes() {
     println!("{bytes} bytes for a live reservation");
     assert!((100..400).contains(&bytes), "{bytes}");
 }
+
+/// A caller whose answer was lost sends the request again under its id, to any node.
+#[tokio::test]
+async fn a_repeated_reservation_is_charged_once() {
+    let server = Server::start(&[]).await;
+    let [first, second] = nodes(&server).await;
+    let of = |engine: &RedisEngine| {
+        let tokens = prepare(engine, "tokens", "token-bucket 100 refill=1/d");
+        (tokens, prepare(engine, "log", "sliding-log 100/1d"))
+    };
+    let (tokens, log) = of(&first);
+    of(&second);
+    let terms = HoldTerms::default().id(HoldId::from_bits(u128::MAX / 3));
+    for charges in [
+        &[charge(tokens, b"alice", 60)][..],
+        &[charge(tokens, b"bob", 60), charge(log, b"bob", 60)],
+    ] {
+        let key = charges[0].key;
+        let terms = terms.id(HoldId::from_bits(
+            u128::MAX / 3 + charges.len() as u128 * 5000,
+        ));
+        let made = first.hold(charges, terms, None).await.unwrap();
+        for node in [&first, &second] {
+            let again = node.hold(charges, terms, None).await.unwrap();
+            assert_eq!((again.id, again.granted()), (made.id, made.granted()));
+            assert!(again.decision.allowed);
+        }
+        assert_eq!(remaining(&first, tokens, key, None).await, 40);
+        let other = [charge(tokens, key, 10)];
+        assert_eq!(
+            second.hold(&other, terms, None).await,
+            Err(EngineError::OtherReservation(made.id.unwrap()))
+        );
+        let id = made.id.unwrap();
+        second
+            .commit(id, Actual::All(units(25)), None)
+            .await
+            .unwrap();
+        assert_eq!(second.hold(charges, terms, None).await.unwrap().id, made.id);
+        assert_eq!(remaining(&first, tokens, key, None).await, 75);
+    }
+}
+
+/// The nodes do not know of each other's calls, so the script must see that the reservation is there.
+#[tokio::test]
+async fn a_reservation_is_repeated_by_many_calls_at_once() {
+    let server = Server::start(&[]).await;
+    let nodes = nodes(&server).await;
+    let rules = nodes
+        .each_ref()
+        .map(|node| prepare(node, "tokens", "fixed-window 100/1d"));
+    for nth in 0..50 {
+        let terms = HoldTerms::default().id(HoldId::from_bits(nth * 7919 + 3));
+        let charges = [charge(rules[0], b"alice", 2)];
+        let calls = nodes
+            .each_ref()
+            .map(|node| node.hold(&charges, terms, None));
+        let answers = futures_util::future::join_all(calls).await;
+        // A call that meets another one may be refused, and is then repeated.
+        let made: Vec<_> = answers.into_iter().flatten().collect();
+        assert!(!made.is_empty() && made.iter().all(|holding| holding.id == made[0].id));
+        let again = nodes[1].hold(&charges, terms, None).await.unwrap();
+        assert_eq!(again.id, made[0].id);
+    }
+    assert_eq!(remaining(&nodes[0], rules[0], b"alice", None).await, 0);
+}
+
+#[tokio::test]
+async fn a_client_has_a_share_of_the_reservations() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    engine.set_max_reservations(1600);
+    let rule = prepare(&engine, "tokens", "fixed-window 100000/1d");
+    for _ in 0..100 {
+        assert!(
+            hold(&engine, &[charge(rule, b"alice", 1)], None)
+                .await
+                .id
+                .is_some()
+        );
+    }
+    let denied = hold(&engine, &[charge(rule, b"alice", 1)], None).await;
+    assert_eq!((denied.id, denied.decision.allowed), (None, false));
+    assert!(
+        hold(&engine, &[charge(rule, b"bob", 1)], None)
+            .await
+            .id
+            .is_some()
+    );
+    assert_eq!(remaining(&engine, rule, b"alice", None).await, 99_900);
+}
+
+/// A refund fills the bucket earlier, so that more refill is lost while a reservation is live.
+#[tokio::test]
+async fn a_refund_during_a_reservation_of_a_bucket_is_not_given_back_twice() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+    let of = |cost| [charge(rule, b"k", cost)];
+    engine.decide(&of(50), Mode::Charge, at(0)).await.unwrap();
+    let id = hold(&engine, &of(40), at(0)).await.id.unwrap();
+    engine.refund(&of(50)[0], at(0), at(0)).await.unwrap();
+    let all = engine.decide(&of(100), Mode::Check, at(45)).await.unwrap();
+    assert!(all.allowed);
+    engine
+        .commit(id, Actual::All(Cost::ZERO), at(45))
+        .await
+        .unwrap();
+    assert_eq!(remaining(&engine, rule, b"k", at(45)).await, 0);
+}

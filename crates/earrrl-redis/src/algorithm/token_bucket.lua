@@ -66,37 +66,44 @@ end
 
 -- details
 -- What commits give back to the bucket is stored beside the record: the time from which it is summed up,
--- the sum in microseconds, and the time until which that is kept. It is kept for longer than this
--- reservation, so that most reservations need not renew it. The reservation gets the first two, and
--- the record after the request.
-local known, began, sum, ends = call('GET', given_key), now, 0, 0
-if known then began, sum, ends = unpack('<ddd', known) end
+-- the sum in microseconds, the time until which that is kept, and the sum of refunds. It is kept for longer than this
+-- reservation, so that most reservations need not renew it. The reservation gets the time from which, below zero
+-- since an earlier version stored it without refunds, both sums, and the record after the request.
+local known, began, sum, ends, refunded = call('GET', given_key), now, 0, 0, 0
+if known and #known == 32 then began, sum, ends, refunded = unpack('<dddd', known) end
 if ends < now + 1000 * hold_lives then
-  local given = pack('<ddd', began, sum, now + 2000 * hold_lives)
+  local given = pack('<dddd', began, sum, now + 2000 * hold_lives, refunded)
   call('SET', given_key, given, 'PX', 2 * hold_lives)
 end
-details = pack('<dd', began, sum) .. new
+details = pack('<ddd', -began, sum, refunded) .. new
 
 -- held
 -- A commit gives back the price, less the time for which the bucket may have been full without it.
--- What other commits have given back since the request made it full earlier. Under other parameters it
--- may have been full at any time since the request.
+-- What other commits have given back since the request made it full earlier, but not before the request. A refund
+-- comes later, and is lost as far as the bucket would have been full. Nothing is given back if the sums are
+-- not known. Under other parameters the bucket may have been full at any time since the request.
 if back then
-  local epoch, given = unpack('<dd', hold, from)
-  local filled, filled_rest, known, began, sum, ends = 0, 0, call('GET', given_key), 0, 0
-  if mode >= 8 then filled, filled_rest = unpack('<I7I4', hold, from + 17) end
-  if known then began, sum, ends = unpack('<ddd', known) end
-  local early, early_rest = filled - (sum - given) - price, filled_rest - price_rest
-  if early_rest < 0 then early, early_rest = early - 1, early_rest + ticks end
-  if began ~= epoch or early < when then early, early_rest = when, 0 end
-  if early < now then
+  local epoch, given, before = unpack('<ddd', hold, from)
+  local early, early_rest, known, began, sum, ends, refunded = when, 0, call('GET', given_key), 0, 0, 0, 0
+  if mode >= 8 then
+    early, early_rest = unpack('<I7I4', hold, from + 25)
+    early, early_rest = early - price, early_rest - price_rest
+    if early_rest < 0 then early, early_rest = early - 1, early_rest + ticks end
+  end
+  if known and #known == 32 then began, sum, ends, refunded = unpack('<dddd', known) end
+  early = early - (sum - given)
+  if early < when then early, early_rest = when, 0 end
+  early = early - (refunded - before)
+  if began ~= -epoch then
+    price, price_rest = 0, 0
+  elseif early < now then
     price, price_rest = price - (now - early), price_rest + early_rest
     if price_rest >= ticks then price, price_rest = price + 1, price_rest - ticks end
     if price < 0 then price, price_rest = 0, 0 end
   end
-  if known then
+  if began == -epoch then
     sum = sum + price + (price_rest > 0 and 1 or 0)
-    call('SET', given_key, pack('<ddd', began, sum, ends), 'KEEPTTL')
+    call('SET', given_key, pack('<dddd', began, sum, ends, refunded), 'KEEPTTL')
   end
 else
   alone, alone_rest = now + price, price_rest
@@ -118,6 +125,12 @@ if back then
   if twice then
     local dropped = math.min(price, lost)
     price, lost = price - dropped, lost - dropped
+  end
+  -- Live reservations must know that the bucket is full earlier.
+  local known = refunds and call('GET', refunds)
+  if known and #known == 32 then
+    local refunded = unpack('<d', known, 25) + price + (price_rest > 0 and 1 or 0)
+    call('SETRANGE', refunds, 24, pack('<d', refunded))
   end
   full_at, left = full_at - price, left - price_rest
   if left < 0 then full_at, left = full_at - 1, left + ticks end

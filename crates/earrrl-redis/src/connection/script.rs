@@ -58,6 +58,9 @@ pub(crate) enum Frame {
     Throttle,
 }
 
+/// The part of a reservation's script that finds a reservation of the same id.
+const KNOWN: &str = include_str!("../scripts/known.lua");
+
 /// All scripts that the engine calls, by frame and by set of algorithms.
 pub(crate) struct Scripts(Box<[OnceLock<Script>]>);
 
@@ -156,7 +159,8 @@ impl Frame {
             Self::Add => filled(include_str!("../scripts/add.lua"), first),
             Self::HoldOne => {
                 let text = filled(include_str!("../scripts/hold_one.lua"), first);
-                fetching(text, first, &["key", "given_key"])
+                let text = text.replace("--[[ known ]]\n", &strip(KNOWN));
+                fetching(text, first, &["key", "hold_key", "given_key"])
             }
             Self::CommitOne => {
                 let text = filled(include_str!("../scripts/commit_one.lua"), first);
@@ -169,6 +173,7 @@ impl Frame {
             Self::Renew => filled(&with_hold(include_str!("../scripts/renew.lua")), first),
             Self::Several => several
                 .replace("--[[ algorithms ]]\n", &each(|kind| judged(kind, "")))
+                .replace("--[[ known ]]\n", "")
                 .replace("--[[ hold ]]\n", ""),
             Self::Batch => strip(include_str!("../scripts/batch.lua"))
                 .replace("--[[ algorithms ]]\n", &each(decided)),
@@ -179,6 +184,10 @@ impl Frame {
                     1,
                 )
                 .replace("--[[ algorithms ]]\n", &each(held))
+                .replace(
+                    "--[[ known ]]\n",
+                    &format!("local hold_key = KEYS[#ARGV]\n{}", strip(KNOWN)),
+                )
                 .replace(
                     "--[[ hold ]]\n",
                     &strip(include_str!("../scripts/hold.lua")),

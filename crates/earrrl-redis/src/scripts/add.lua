@@ -1,7 +1,8 @@
 -- Adds to a client's record what a server has counted by itself, and takes back what was charged there: the
 -- changes of one contribution, which are applied once even if they are sent several times.
 --
--- KEYS[1] is the client's record, KEYS[2] the numbers of the last contributions. ARGV[1] contains the server's
+-- KEYS[1] is the client's record, KEYS[2] the numbers of the last contributions, KEYS[3] what was given back to a
+-- bucket. ARGV[1] contains the server's
 -- name, the number of the contribution, the time (below zero for Redis's own), and the server's idea of Redis's
 -- time. If that is wrong, the times of the changes are wrong too; nothing is changed, and the answer is EXPIRED.
 --
@@ -16,7 +17,7 @@
 -- a number is known as long as it matters; at least an hour, since an outage may delay the next attempt; and a
 -- day for a Redis user that may not call PTTL.
 
-local key, time = KEYS[1], ''
+local key, refunds, time = KEYS[1], KEYS[3], ''
 local node, number, now, present = unpack('<c8ddd', ARGV[1])
 if now < 0 then
   local parts = call('TIME')

@@ -6,6 +6,7 @@ correct[--[[ number ]]] = function(key, given_key, args, part)
   local corrects, from = false
   if code == DONE then corrects, from = part.kept and mode % 4 >= 2, part.from end
   local back, when = mode % 2 == 1, mode % 8 >= 4 and now or since
+  local refunds
   local flags, at, verdict, state = code == DONE and 1 or 0, 3
   local alone, alone_rest, new_at, without_redis, unnamed, twice, lost = 0, 0, 0, false, false, false, 0
   --[[ parameters ]]

@@ -4,6 +4,7 @@
 local DONE, REPEATED, UNKNOWN = '0', '1', '2'
 local time, now, remembered = '', unpack('<dd', ARGV[1])
 local key, given_key, args, at, verdict, state = KEYS[2], KEYS[3], ARGV[2], 3
+local refunds
 local alone, alone_rest, new_at, without_redis, unnamed, twice, lost = 0, 0, 0, false, false, false, 0
 local _, mode = unpack('<BB', args)
 if now < 0 then

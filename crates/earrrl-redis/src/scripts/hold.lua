@@ -17,5 +17,5 @@ end
 if held then
   local note = string.sub(ARGV[1], 39 + #place)
   local hold = 'L' .. pack('<ddB', now + lasts, now, number) .. table.concat(parts) .. note
-  call('SET', KEYS[number + 1], hold, 'PX', hold_lives)
+  call('SET', hold_key, hold, 'PX', hold_lives)
 end

@@ -4,7 +4,7 @@
 -- those of several.lua.
 
 local now, prolongs, latest, entry, place, lasts, hold_lives = unpack('<dBdc4Bc0dd', ARGV[1])
-local key, given_key, args, at, time, details, verdict, state = KEYS[1], KEYS[3], ARGV[2], 3, '', ''
+local key, hold_key, given_key, args, at, time, details, verdict, state = KEYS[1], KEYS[2], KEYS[3], ARGV[2], 3, '', ''
 local _, flags = unpack('<BB', args)
 if now < 0 then
   local parts = call('TIME')
@@ -12,6 +12,7 @@ if now < 0 then
   if now > latest then return time .. ' ' .. EXPIRED .. '\0' end
 end
 --[[ fetch ]]
+--[[ known ]]
 --[[ parameters ]]
 --[[ once ]]
 --[[ judge ]]
@@ -28,6 +29,6 @@ end
 --[[ answer ]]
 if verdict ~= OVER or flags % 8 < 4 or flags >= 16 then
   local head = pack('<c1ddBBB', 'L', now + lasts, now, 1, kept and 1 or 0, #details)
-  call('SET', KEYS[2], head .. details .. string.sub(ARGV[1], 39 + #place), 'PX', hold_lives)
+  call('SET', hold_key, head .. details .. string.sub(ARGV[1], 39 + #place), 'PX', hold_lives)
 end
 return time .. ' ' .. verdict .. string.char(#state) .. state

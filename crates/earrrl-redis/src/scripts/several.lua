@@ -10,6 +10,7 @@ if now < 0 then
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
   if now > latest then return time .. ' ' .. EXPIRED .. '\0' end
 end
+--[[ known ]]
 
 -- Judges: verdict, charge, answer.
 local judge = {}

@@ -1,0 +1,545 @@
+//! Reservations: an estimate is charged at once, and a commit corrects it to the actual cost.
+//!
+//! A reservation is a key beside the records of its client, in the same slot, so that one script
+//! charges the estimate and stores the reservation, and one corrects the records and marks the
+//! reservation as committed. The node that made a reservation knows its request. Another one reads it
+//! first. If a reservation's records are in several slots of a Cluster, each slot
+//! has a part of it, which is committed exactly once. The id contains the slot of the first one.
+//!
+//! A request under an id that the caller chose can be repeated: if the reservation is there, it is answered again.
+//! The script looks once more, so that of two calls at a time only one charges.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::internal::grant::{GRANTS, granted, is_tried_again, live_for};
+use earrrl::internal::{crowded, restore_places};
+use earrrl::{
+    Actual, Committed, Cost, Decision, EngineError, HoldId, HoldTerms, Holding, Mode, Nanos,
+    RuleError, RuleId,
+};
+use redis::Value;
+
+use crate::algorithm::{AlgorithmKind, Packed};
+use crate::connection::fault::Fault;
+use crate::connection::script::Frame;
+use crate::decide::{Failure, ask};
+use crate::hold_format::{self as format, ActualCosts, StoredHold, StoredPart};
+use crate::key::place_of;
+use crate::reply::{self, CommitReply, CommitStatus};
+use crate::request::{HoldRequest, KeyedCharge, Request, time_argument};
+use crate::shared::Shared;
+use crate::status::count;
+use crate::{figures, outage};
+
+/// Reserves a request of this many charges. The reservation is made even if the caller stops waiting. If
+/// the terms permit less than the estimate and another request has used what remained, reserves what
+/// remains then.
+pub(crate) async fn hold(
+    shared: Arc<Shared>,
+    request: Request,
+    terms: HoldTerms,
+    count: usize,
+) -> Result<Holding, EngineError> {
+    terms.check()?;
+    let mut tries = if terms.at_most { GRANTS } else { 1 };
+    loop {
+        tries -= 1;
+        let holding = hold_once(shared.clone(), request.clone(), terms, count).await?;
+        let rules = request.charges.iter().map(|charge| &charge.rule.rule);
+        if tries == 0 || !is_tried_again(&holding.decision, rules) {
+            return Ok(holding);
+        }
+    }
+}
+
+async fn hold_once(
+    shared: Arc<Shared>,
+    mut request: Request,
+    terms: HoldTerms,
+    count: usize,
+) -> Result<Holding, EngineError> {
+    if let Some(charge) = request
+        .charges
+        .iter()
+        .find(|charge| charge.rule.near.is_some())
+    {
+        let problem = format!("{}: a near rule has no reservations", charge.rule.name);
+        return Err(RuleError::new(problem).of("consistency").into());
+    }
+    let id = new_id(&request, terms.id)?;
+    if terms.id.is_some()
+        && let Some(holding) = again(&shared, &request, id, count).await?
+    {
+        return Ok(holding);
+    }
+    if terms.at_most {
+        for place in 0..request.charges.len() {
+            let charge = &request.charges[place];
+            request.charges[place].cost = grant(&shared, charge, &request).await?;
+        }
+    }
+    let rules = request.charges.iter().map(|charge| &charge.rule.rule);
+    let ttl = live_for(rules, terms.ttl);
+    let is_chosen = terms.id.is_some();
+    let hold = HoldRequest { id, ttl, is_chosen };
+    let mut granted = vec![Cost::ZERO; count];
+    for charge in &request.charges {
+        granted[charge.place] = charge.cost;
+    }
+    let request = Arc::new(Request {
+        hold: Some(hold),
+        ..request
+    });
+    let since = shared.clocks.now(request.now);
+    let taken = shared.holds.take(id, request.clone(), since, since + ttl)?;
+    if let Some(place) = taken {
+        let peeked = peek(&shared, Request::clone(&request)).await?;
+        granted.fill(Cost::ZERO);
+        return Ok(Holding::new(crowded(peeked, place), None, granted));
+    }
+    // In a task, which runs to its end even if the caller stops waiting.
+    let decision = tokio::spawn(async move {
+        let decision = reserve(&shared, &request).await;
+        if !decision.as_ref().is_ok_and(|decision| decision.allowed) {
+            shared.holds.end(id);
+        }
+        decision
+    });
+    let stopped = |_| Err(EngineError::Unavailable("a task was stopped".to_owned()));
+    let decision = decision.await.unwrap_or_else(stopped)?;
+    if !decision.allowed {
+        granted.fill(Cost::ZERO);
+    }
+    let id = decision.allowed.then_some(id);
+    Ok(Holding::new(decision, id, granted))
+}
+
+/// Returns the id of a new reservation, in the slot of the request's first charge: that of the bits which the
+/// caller chose, or one that nobody can guess.
+fn new_id(request: &Request, chosen: Option<HoldId>) -> Result<HoldId, EngineError> {
+    let slot = request.charges.first().map_or(0, |charge| charge.slot);
+    if let Some(chosen) = chosen {
+        // Without an answer, it could not be known in which of several slots the reservation was made.
+        if request.charges.iter().any(|charge| charge.slot != slot) {
+            let problem = "a chosen id needs clients in one slot of the Cluster, as one key is";
+            return Err(RuleError::new(problem.to_owned()).of("reservation").into());
+        }
+        // The lowest bits are the place of the slot.
+        return Ok(format::id_in(slot, chosen.bits() << 10));
+    }
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| EngineError::Unavailable(error.to_string()))?;
+    Ok(format::id_in(slot, u128::from_le_bytes(random)))
+}
+
+/// Returns the answer to a request for a reservation that exists already; `None` if there is none, and an error if
+/// it is of another request.
+async fn again(
+    shared: &Arc<Shared>,
+    request: &Request,
+    id: HoldId,
+    count: usize,
+) -> Result<Option<Holding>, EngineError> {
+    let Some(slots) = read(shared, id, request.now).await? else {
+        return Ok(None);
+    };
+    let held: Vec<_> = slots.iter().flat_map(|slot| &slot.charges).collect();
+    let mut granted = vec![Cost::ZERO; count];
+    for charge in &request.charges {
+        let same = held.iter().find(|held| held.charge.key == charge.key);
+        let cost = same.map(|same| same.charge.cost);
+        let Some(cost) = cost.filter(|cost| *cost <= charge.cost) else {
+            return Err(EngineError::OtherReservation(id));
+        };
+        granted[charge.place] = cost;
+    }
+    if held.len() != request.charges.len() {
+        return Err(EngineError::OtherReservation(id));
+    }
+    let decision = peek(shared, request.clone()).await?.let_pass();
+    Ok(Some(Holding::new(decision, Some(id), granted)))
+}
+
+/// Decides a request, and stores its reservation if it is allowed. Without an answer, nothing is
+/// reserved: charges that Redis may have stored are taken back.
+async fn reserve(shared: &Arc<Shared>, request: &Arc<Request>) -> Result<Decision, EngineError> {
+    let observed = match ask(shared, request).await {
+        Ok(observed) => observed,
+        Err(failure) => return Err(give_up(shared, request, failure)),
+    };
+    count(&shared.connection.counters.shared);
+    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
+    outage::adopt(shared, request, &observed, states);
+    restore_places(&mut decision, &request.places());
+    Ok(decision)
+}
+
+/// Notes that the calls without an answer are to be taken back, unless the caller can repeat the request.
+fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
+    if request.hold.is_some_and(|hold| hold.is_chosen) {
+        return failure.fault.into();
+    }
+    let noted = Vec::new();
+    shared
+        .unsettled
+        .add(request, failure.unanswered, &noted, true);
+    failure.fault.into()
+}
+
+/// Returns the cost that a charge is granted: the estimate, or the remaining quota if that is less.
+async fn grant(
+    shared: &Arc<Shared>,
+    charge: &KeyedCharge,
+    request: &Request,
+) -> Result<Cost, EngineError> {
+    let one = KeyedCharge {
+        cost: Cost::ONE,
+        ..charge.clone()
+    };
+    let peeked = peek(
+        shared,
+        Request {
+            charges: vec![one],
+            ..*request
+        },
+    )
+    .await?;
+    Ok(granted(&charge.rule.rule, charge.cost, || peeked.remaining))
+}
+
+/// Returns the decision that a request would get from Redis.
+async fn peek(shared: &Arc<Shared>, request: Request) -> Result<Decision, EngineError> {
+    let request = Arc::new(Request {
+        hold: None,
+        mode: Mode::Peek,
+        ..request
+    });
+    let observed = ask(shared, &request)
+        .await
+        .map_err(|failure| failure.fault)?;
+    Ok(figures::decide(&request.rules(), &observed, Mode::Peek).0)
+}
+
+/// A charge of a reservation. Its rule and its key are the present ones, and its cost is the estimate.
+struct HeldCharge {
+    charge: KeyedCharge,
+    /// The tag of the rule's charges when the reservation was made.
+    tag: u32,
+}
+
+/// The part of a reservation in one slot. The first part decides if the reservation is live.
+struct HeldSlot {
+    /// The place of the slot's tag.
+    place: usize,
+    charges: Vec<HeldCharge>,
+}
+
+/// Returns the parts of a reservation. The expiry of one that another node made is judged by this node's
+/// idea of Redis's time, or the given time.
+async fn find(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    given: Option<Nanos>,
+) -> Result<Vec<HeldSlot>, EngineError> {
+    let slots = match shared.holds.request(id) {
+        Some(request) => own(shared, &request),
+        None => read(shared, id, given).await?,
+    };
+    slots.ok_or(EngineError::UnknownReservation(id))
+}
+
+/// Returns the rules of a reservation, in the order of the request.
+pub(crate) async fn rules(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    given: Option<Nanos>,
+) -> Result<Vec<RuleId>, EngineError> {
+    let slots = find(shared, id, given).await?;
+    let mut charges: Vec<_> = slots.iter().flat_map(|slot| &slot.charges).collect();
+    charges.sort_by_key(|held| held.charge.place);
+    Ok(charges.iter().map(|held| held.charge.rule.id).collect())
+}
+
+/// Returns the parts of a reservation that this node made.
+fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
+    let held = |place: &usize| {
+        let charge = &request.charges[*place];
+        let rule = shared.rules.get(charge.rule.id)?;
+        let tag = charge.rule.charge_tag;
+        let charge = match rule.tag == charge.rule.tag {
+            true => KeyedCharge {
+                rule,
+                place: *place,
+                ..charge.clone()
+            },
+            false => shared.keyed(rule, &charge.as_charge(charge.rule.id), *place),
+        };
+        Some(HeldCharge { charge, tag })
+    };
+    let slot = |places: Vec<usize>| {
+        let place = place_of(request.charges[places[0]].slot);
+        let charges = places.iter().map(held).collect::<Option<_>>()?;
+        Some(HeldSlot { place, charges })
+    };
+    request.by_slot().into_iter().map(slot).collect()
+}
+
+/// Reads a reservation from Redis.
+async fn read(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    given: Option<Nanos>,
+) -> Result<Option<Vec<HeldSlot>>, EngineError> {
+    let first = format::first_place(shared, id);
+    let Some(hold) = read_slot(shared, id, first).await? else {
+        return Ok(None);
+    };
+    let group = shared
+        .connection
+        .group(&shared.connection.keys.hold(id, first));
+    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
+    if !hold.is_committed && hold.expires <= now {
+        return Ok(None);
+    }
+    let others = hold.others.clone();
+    let mut slots = vec![stored(shared, first, hold)];
+    for place in others {
+        // A part that is missing was evicted; its estimate stays.
+        slots.extend(
+            read_slot(shared, id, place)
+                .await?
+                .map(|hold| stored(shared, place, hold)),
+        );
+    }
+    Ok(slots.into_iter().collect())
+}
+
+/// Reads the part of a reservation that is in one slot.
+async fn read_slot(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    place: usize,
+) -> Result<Option<StoredHold>, Fault> {
+    let key = shared.connection.keys.hold(id, place);
+    let group = shared.connection.group(&key);
+    let mut link = shared.connection.link(group)?;
+    let mut get = redis::cmd("GET");
+    get.arg(&key);
+    let call = async { link.send(&get).await.map_err(Fault::from) };
+    match shared
+        .connection
+        .within(shared.options.deadline, group, call)
+        .await?
+    {
+        Value::BulkString(bytes) => Ok(format::read(&bytes)),
+        _ => Ok(None),
+    }
+}
+
+/// Returns a part of a reservation that Redis has stored; `None` if this node does not have one of its
+/// rules.
+fn stored(shared: &Shared, place: usize, hold: StoredHold) -> Option<HeldSlot> {
+    let known = shared.rules.all();
+    let charge = |part: StoredPart| {
+        let rule = known.iter().find(|rule| rule.name == part.rule)?.clone();
+        let key = [&part.client[..], b":", rule.key.as_bytes()].concat();
+        let slot = shared.connection.slot(&key);
+        let group = shared.connection.breakers.group(slot);
+        let charge = KeyedCharge {
+            rule,
+            client: Vec::new(),
+            cost: part.cost,
+            place: part.place,
+            key,
+            slot,
+            group,
+        };
+        let tag = part.tag;
+        Some(HeldCharge { charge, tag })
+    };
+    let charges = hold.parts.into_iter().map(charge).collect::<Option<_>>()?;
+    Some(HeldSlot { place, charges })
+}
+
+/// The time for which a committed reservation is remembered.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// The flags of a correction in `commit.lua`.
+const GIVES_BACK: u8 = 1;
+const CORRECTS: u8 = 2;
+const AT_PRESENT: u8 = 4;
+const SAME_PARAMETERS: u8 = 8;
+
+/// Corrects the charges of a reservation to the actual cost. Every slot does so exactly once, so a
+/// commit without an answer can be repeated. If several commits meet, the one that is first in the
+/// reservation's first slot wins, and the other slots are corrected to its costs.
+pub(crate) async fn commit(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    actual: Actual<'_>,
+    given: Option<Nanos>,
+) -> Result<Committed, EngineError> {
+    let slots = find(shared, id, given).await?;
+    let charges = || slots.iter().flat_map(|slot| &slot.charges);
+    let is_part = |rule| charges().any(|held| held.charge.rule.id == rule);
+    if let Some(rule) = actual.unknown(is_part) {
+        return Err(EngineError::UnknownRule(rule));
+    }
+    let mut repeated = false;
+    let mut standing = Vec::new();
+    let cost = |HeldCharge { charge, .. }: &HeldCharge| {
+        (charge.place, actual.under(charge.rule.id, charge.cost))
+    };
+    let mut costs: ActualCosts = charges().map(cost).collect();
+    for (nth, slot) in slots.iter().enumerate() {
+        let reply = commit_slot(shared, id, slot, (&costs, slots.len() > 1), given).await?;
+        match reply.status {
+            CommitStatus::Unknown if nth == 0 => {
+                shared.holds.end(id);
+                return Err(EngineError::UnknownReservation(id));
+            }
+            CommitStatus::Repeated if nth == 0 => {
+                repeated = true;
+                if slots.len() > 1 {
+                    let first = read_slot(shared, id, slot.place).await?;
+                    costs = first.map_or(costs, |hold| hold.actual);
+                }
+            }
+            CommitStatus::Done | CommitStatus::Repeated | CommitStatus::Unknown => {}
+        }
+        let at = reply.time.or(given).unwrap_or(Nanos::ZERO);
+        let states = reply.states.into_iter().map(|state| (state, at));
+        standing.extend(slot.charges.iter().map(|held| &held.charge).zip(states));
+    }
+    standing.sort_by_key(|(charge, _)| charge.place);
+    let rules = standing.iter().map(|(charge, _)| charge.rule.id);
+    let states = standing
+        .iter()
+        .map(|(charge, state)| (&charge.rule.rule, state));
+    let committed = Committed::new(figures::standing(states), rules, repeated);
+    shared.holds.end(id);
+    Ok(committed)
+}
+
+/// Commits the part of a reservation that is in one slot. The costs are stored there if `stores` is true.
+async fn commit_slot(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    slot: &HeldSlot,
+    (costs, stores): (&ActualCosts, bool),
+    given: Option<Nanos>,
+) -> Result<CommitReply, Fault> {
+    let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
+    let group = shared.connection.group(&keys[0]);
+    let mut link = shared.connection.link(group)?;
+    let kinds: Vec<_> = slot
+        .charges
+        .iter()
+        .map(|held| held.charge.rule.kind)
+        .collect();
+    let frame = match kinds.len() {
+        1 => Frame::CommitOne,
+        _ => Frame::Commit,
+    };
+    let script = shared.connection.scripts.get(frame, kinds);
+    let mut head = Packed(time_argument(given).to_vec());
+    head.numbers(&[REMEMBERED.as_millis() as f64]);
+    if stores {
+        format::pack_actual(costs, &mut head);
+    }
+    let mut args = vec![head.0];
+    for held in &slot.charges {
+        let key = &held.charge.key;
+        keys.extend([key.clone(), shared.connection.keys.given(key)]);
+        args.push(correction(shared, held, costs));
+    }
+    let call = async {
+        let answer = link.call(script, &keys, &args).await?;
+        reply::commit(&answer, slot.charges.len()).ok_or_else(Fault::nonsense)
+    };
+    shared
+        .connection
+        .within(shared.options.deadline, group, call)
+        .await
+}
+
+/// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's `max_cost`:
+/// the work is done, so the cost cannot be refused. If the rule was changed so that the charge means something else
+/// now, nothing is given back, and the excess is charged at present.
+fn correction(shared: &Shared, held: &HeldCharge, costs: &ActualCosts) -> Vec<u8> {
+    let charge = &held.charge;
+    let rule = &charge.rule;
+    let estimate = charge.cost;
+    let cost = costs.iter().find(|(place, _)| *place == charge.place);
+    let actual = cost
+        .map_or(estimate, |(_, cost)| *cost)
+        .min(rule.rule.max_cost());
+    let means_the_same = held.tag == rule.charge_tag;
+    let (flags, difference) = if rule.kind == AlgorithmKind::Concurrent {
+        (
+            GIVES_BACK | if means_the_same { CORRECTS } else { 0 },
+            estimate,
+        )
+    } else {
+        match (actual < estimate, means_the_same) {
+            (true, true) => (GIVES_BACK | CORRECTS, estimate.saturating_sub(actual)),
+            (true, false) => (0, Cost::ZERO),
+            (false, true) => (CORRECTS, actual.saturating_sub(estimate)),
+            (false, false) => (CORRECTS | AT_PRESENT, actual.saturating_sub(estimate)),
+        }
+    };
+    let flags = if difference.is_zero() { 0 } else { flags };
+    let same = if means_the_same { SAME_PARAMETERS } else { 0 };
+    let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };
+    let mut packed = vec![rule.kind as u8, flags | same];
+    packed.extend(rule.parameters(difference, shared.options.linger, sign));
+    packed
+}
+
+/// Returns the argument of the script that moves the places of a reservation under concurrent to the
+/// present; empty under other algorithms.
+fn renewal(shared: &Shared, held: &HeldCharge) -> Vec<u8> {
+    let rule = &held.charge.rule;
+    if rule.kind != AlgorithmKind::Concurrent || held.tag != rule.charge_tag {
+        return Vec::new();
+    }
+    held.charge.parameters(shared.options.linger)
+}
+
+/// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of
+/// concurrent, and moves its places there.
+pub(crate) async fn renew(
+    shared: &Arc<Shared>,
+    id: HoldId,
+    ttl: Duration,
+    given: Option<Nanos>,
+) -> Result<(), EngineError> {
+    let slots = find(shared, id, given).await?;
+    let charges = slots.iter().flat_map(|slot| &slot.charges);
+    let ttl = live_for(charges.map(|held| &held.charge.rule.rule), ttl);
+    let mut argument = Packed(time_argument(given).to_vec());
+    argument.numbers(&format::lasts(shared, ttl));
+    for slot in &slots {
+        let key = shared.connection.keys.hold(id, slot.place);
+        let group = shared.connection.group(&key);
+        let moved = slot
+            .charges
+            .iter()
+            .map(|held| (held.charge.key.clone(), renewal(shared, held)));
+        let first = (key, argument.0.clone());
+        let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
+        let mut link = shared.connection.link(group)?;
+        let renew = shared.connection.scripts.get(Frame::Renew, []);
+        let call = link.call(renew, &keys, &args);
+        let call = async { call.await.map_err(Fault::from) };
+        let renewed = shared
+            .connection
+            .within(shared.options.deadline, group, call)
+            .await?;
+        if renewed != Value::Int(1) {
+            return Err(EngineError::UnknownReservation(id));
+        }
+    }
+    Ok(())
+}
