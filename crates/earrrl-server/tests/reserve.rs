@@ -815,3 +815,84 @@ fn redis_releases_no_expired_reservations() {
         "{error}"
     );
 }
+
+/// A client whose answer was lost sends its request again, at any door.
+#[test]
+fn a_repeated_reservation_is_charged_once() {
+    let (server, _) = TestServer::manual(RULES);
+    let id = |nth: u32| format!("5b0ece9a00112233445566778899aa{nth:02x}");
+    let body =
+        |cost: u64| json!({"rule": "tokens", "key": "alice", "cost": cost, "reservation": id(1)});
+    let held = reserve(&server, &body(4000));
+    let again = reserve(&server, &body(4000));
+    assert_eq!(
+        (&again["reservation"], &again["granted"]),
+        (&held["reservation"], &json!(4000))
+    );
+    assert_eq!(remaining(&server, "tokens"), 6000);
+    assert_eq!(post(&server, "/v1/reserve", &body(10)).status, 409);
+    let no_id = json!({"rule": "tokens", "key": "alice", "reservation": "mine"});
+    assert_eq!(post(&server, "/v1/reserve", &no_id).status, 422);
+
+    let mut client = server.resp();
+    let mut ask = || {
+        client
+            .line(&format!(
+                "EARRRL.RESERVE tokens alice COST 1000 ID {}",
+                id(2)
+            ))
+            .pairs()
+    };
+    assert_eq!(text(&ask(), "reservation"), text(&ask(), "reservation"));
+    assert_eq!(remaining(&server, "tokens"), 5000);
+    let commit = json!({"reservation": held["reservation"], "cost": 0});
+    assert_eq!(post(&server, "/v1/commit", &commit).status, 200);
+    assert_eq!(remaining(&server, "tokens"), 9000);
+    let twice = format!("EARRRL.RESERVE tokens alice ID {} ID {}", id(3), id(4));
+    assert!(matches!(client.line(&twice), Reply::Error(_)));
+}
+
+#[test]
+fn a_repeated_reservation_is_charged_once_over_grpc() {
+    let server = TestServer::with_descriptors("");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let channel = grpc::connect(server.grpc).await;
+        let entries = vec![Entry {
+            key: "path".to_owned(),
+            value: b"/login".to_vec(),
+        }];
+        let descriptors = vec![RateLimitDescriptor {
+            entries,
+            ..RateLimitDescriptor::default()
+        }];
+        let reserve = async |id: &'static str, amount| {
+            let mut request = tonic::Request::new(ReserveRequest {
+                domain: "shop".to_owned(),
+                descriptors: descriptors.clone(),
+                amount,
+                ttl: None,
+            });
+            let metadata = request.metadata_mut();
+            metadata.insert("reservation-id", id.parse().unwrap());
+            grpc::call::<ReserveRequest, ReserveResponse>(&channel, RESERVE, request).await
+        };
+        let id = "00112233445566778899aabbccddeeff";
+        let first = reserve(id, 4).await.unwrap();
+        let again = reserve(id, 4).await.unwrap();
+        assert_eq!(
+            (again.code(), &again.reservation_id),
+            (Code::Ok, &first.reservation_id)
+        );
+        let other = reserve(id, 1).await.unwrap_err();
+        assert_eq!(other.code(), tonic::Code::AlreadyExists);
+        let wrong = reserve("mine", 1).await.unwrap_err();
+        assert_eq!(wrong.code(), tonic::Code::InvalidArgument);
+        let next = "00112233445566778899aabbccddee00";
+        assert_eq!(reserve(next, 2).await.unwrap().code(), Code::OverLimit);
+        assert_eq!(reserve(next, 1).await.unwrap().code(), Code::Ok);
+    });
+}

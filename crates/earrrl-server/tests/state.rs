@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::support::http::Client;
 use crate::support::process::{BINARY, Process};
+use crate::support::until;
 
 const RULE: &str = "login=token-bucket 5 refill=1/d";
 
@@ -330,4 +331,61 @@ fn a_server_refuses_rules_that_no_file_can_keep() {
             && text.contains("no state file can keep `sliding-log 5/1d`; expected"),
         "{text}"
     );
+}
+
+/// The charge and the reservation are both in files, so a commit after a kill corrects the one by the other.
+#[test]
+fn a_reservation_outlives_a_killed_server() {
+    let scratch = Scratch::new("reserved");
+    let rule = "login=token-bucket 1000 refill=1/365d";
+    let post = |server: &Process, path: &str, body: &str| {
+        let response = Client::connect(server.http).post(path, body);
+        assert_eq!(response.status, 200, "{path} {body}");
+        response.json()
+    };
+    let left = |server: &Process| {
+        let figures = post(server, "/v1/peek", r#"{"rule":"login","key":"alice"}"#);
+        figures["remaining"].as_u64().unwrap()
+    };
+    let ask = r#"{"rule":"login","key":"alice","cost":500}"#;
+    let first = scratch.server(rule);
+    let held = post(&first, "/v1/reserve", ask);
+    let commit = format!(r#"{{"reservation":{},"cost":100}}"#, held["reservation"]);
+    first.signal(Signal::KILL);
+    drop(first);
+    for repeated in [false, true] {
+        let server = scratch.server(rule);
+        assert_eq!(left(&server), if repeated { 900 } else { 500 });
+        let committed = post(&server, "/v1/commit", &commit);
+        assert_eq!(committed["repeated"], repeated);
+        assert_eq!(left(&server), 900);
+        server.signal(Signal::KILL);
+    }
+}
+
+/// While one server has the reservations' file, another one can reserve, but gives nothing back. It takes the file
+/// when the first one has ended, with the reservations in it.
+#[test]
+fn a_server_takes_over_the_reservations_of_one_that_has_ended() {
+    let scratch = Scratch::new("taken-over");
+    let rule = "login=token-bucket 1000 refill=1/365d";
+    let post =
+        |server: &Process, path: &str, body: &str| Client::connect(server.http).post(path, body);
+    let reserve = |server: &Process| {
+        let ask = r#"{"rule":"login","key":"alice","cost":100}"#;
+        post(server, "/v1/reserve", ask).json()
+    };
+    let first = scratch.server(rule);
+    let second = scratch.server(rule);
+    let held = [reserve(&first), reserve(&second)];
+    let commit = |nth: usize| format!(r#"{{"reservation":{},"cost":0}}"#, held[nth]["reservation"]);
+    assert_eq!(post(&second, "/v1/commit", &commit(0)).status, 404);
+    let kept = post(&second, "/v1/commit", &commit(1)).json();
+    assert_eq!(kept["remaining"], 800);
+    first.signal(Signal::KILL);
+    drop(first);
+    until("the file was taken", || {
+        let _ = reserve(&second);
+        post(&second, "/v1/commit", &commit(0)).status == 200
+    });
 }

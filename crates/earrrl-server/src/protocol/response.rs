@@ -367,7 +367,8 @@ impl From<AskError> for Problem {
         let status = match &error {
             AskError::UnknownRule(_) => StatusCode::NOT_FOUND,
             AskError::InlineRulesOff => StatusCode::FORBIDDEN,
-            AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
+            AskError::TooManyInlineRules { .. }
+            | AskError::Engine(EngineError::OtherReservation(_)) => StatusCode::CONFLICT,
             AskError::Engine(EngineError::UnknownReservation(_)) => StatusCode::NOT_FOUND,
             AskError::NotConfigured
             | AskError::Engine(EngineError::Unavailable(_) | EngineError::Reservations { .. }) => {

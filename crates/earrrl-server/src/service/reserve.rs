@@ -176,10 +176,27 @@ impl Service {
 }
 
 /// Returns the time to live of a reservation, of which the number of seconds is given like a cost, exact
-/// to 1e-9. Returns `None` if it is out of its bounds.
-pub(crate) fn time_to_live(seconds: Cost) -> Option<Duration> {
-    let ttl = Duration::from_nanos(u64::try_from(seconds.billionths()).ok()?);
-    HoldTerms::default().ttl(ttl).check().is_ok().then_some(ttl)
+/// to 1e-9. `shown` is the text of it.
+///
+/// # Errors
+/// Returns an error that shows the text if it is no number, or out of its bounds.
+pub(crate) fn time_to_live(shown: &str, seconds: Option<Cost>) -> Result<Duration, AskError> {
+    let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
+    let ttl = nanos.map(Duration::from_nanos);
+    ttl.filter(|ttl| HoldTerms::default().ttl(*ttl).check().is_ok())
+        .ok_or_else(|| {
+            AskError::Invalid(format!(
+                "ttl: {shown} is not a number of seconds from 0.001 to 86400"
+            ))
+        })
+}
+
+/// Returns the terms with the id that a client chose for its reservation, so that it can repeat its request.
+///
+/// # Errors
+/// Returns an error if the text is no id.
+pub(crate) fn with_id(terms: HoldTerms, text: &str) -> Result<HoldTerms, AskError> {
+    Ok(terms.id(text.parse()?))
 }
 
 /// Returns the costs by the ids of the reservation's limits.

@@ -19,7 +19,7 @@ use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
-use earrrl::Mode;
+use earrrl::{EngineError, Mode};
 
 /// The delay of the response to a call with a wrong token.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
@@ -190,6 +190,7 @@ pub(super) fn status(error: &AskError) -> Status {
     let why = error.to_string();
     match error {
         AskError::NotConfigured => Status::failed_precondition(why),
+        AskError::Engine(EngineError::OtherReservation(_)) => Status::already_exists(why),
         AskError::Engine(_) => Status::unavailable(why),
         _ => Status::invalid_argument(why),
     }

@@ -20,6 +20,10 @@ use crate::protobuf::reservation::{
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
+use crate::service::reserve::with_id;
+
+/// The metadata with the id that a caller chose for its reservation. The messages are Kuadrant's, which have none.
+const RESERVATION_ID: &str = "reservation-id";
 
 /// Answers a call to `Reserve`.
 pub(super) async fn reserve(
@@ -27,16 +31,21 @@ pub(super) async fn reserve(
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Reply {
+    let chosen = request.headers().get(RESERVATION_ID).cloned();
     let ReserveRequest {
         domain,
         descriptors,
         amount,
         ttl,
     } = call::message(server, all, request).await?;
-    let terms = match ttl {
+    let mut terms = match ttl {
         None => HoldTerms::default(),
         Some(ttl) => HoldTerms::default().ttl(duration(&ttl).ok_or_else(|| invalid_ttl(&ttl))?),
     };
+    if let Some(id) = &chosen {
+        let id = id.to_str().unwrap_or_default();
+        terms = with_id(terms, id).map_err(|error| call::status(&error))?;
+    }
     let request = request_of(domain, descriptors, amount);
     let reserved = server.service.reserve_descriptors(&request, terms).await;
     let (allowed, id) = reserved.map_err(|error| call::status(&error))?;

@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::reserve::{ActualCosts, Reserved, time_to_live};
+use crate::service::reserve::{ActualCosts, Reserved, time_to_live, with_id};
 
 /// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
 #[derive(Debug, Deserialize)]
@@ -43,6 +43,8 @@ struct ReserveBody<'a> {
     ttl: Option<&'a RawValue>,
     #[serde(default)]
     at_most: bool,
+    #[serde(borrow, default)]
+    reservation: Option<JsonText<'a>>,
 }
 
 /// A request for a reservation: the charges and the terms.
@@ -60,6 +62,7 @@ impl<'a> ReserveBody<'a> {
             attributes,
             ttl,
             at_most,
+            reservation,
         } = self;
         let mut terms = HoldTerms::default();
         if let Some(ttl) = ttl {
@@ -67,6 +70,9 @@ impl<'a> ReserveBody<'a> {
         }
         if at_most {
             terms = terms.at_most();
+        }
+        if let Some(id) = reservation {
+            terms = with_id(terms, &id.0)?;
         }
         let check = Check {
             rule,
@@ -104,12 +110,7 @@ struct RenewBody<'a> {
 
 /// Parses a time to live in seconds.
 fn seconds(text: &RawValue) -> Result<Duration, AskError> {
-    let problem = || {
-        AskError::Invalid(format!(
-            "ttl: {text} is not a number of seconds from 0.001 to 86400"
-        ))
-    };
-    time_to_live(amount("ttl", text)?).ok_or_else(problem)
+    time_to_live(text.get(), Some(amount("ttl", text)?))
 }
 
 /// Parses an id. A text that is no id is that of no reservation.

@@ -18,7 +18,7 @@ use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
 use crate::service::reports::{MAX_TOP, SurveyedClient};
-use crate::service::reserve::{ActualCosts, time_to_live};
+use crate::service::reserve::{ActualCosts, time_to_live, with_id};
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -163,7 +163,7 @@ pub(super) fn rules(
     Ok(())
 }
 
-/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [AND rule key [COST c] …]`.
+/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [ID id] [AND rule key [COST c] …]`.
 /// The terms hold for the whole reservation, after whichever charge they are.
 pub(super) async fn reserve(
     session: &Session,
@@ -215,11 +215,13 @@ fn parse_reservation<'a>(
                 (terms, has_ttl) = (terms.ttl(seconds(value()?)?), true);
             } else if word.eq_ignore_ascii_case(b"ATMOST") && !is_at_most {
                 (terms, is_at_most) = (terms.at_most(), true);
+            } else if word.eq_ignore_ascii_case(b"ID") && terms.id.is_none() {
+                terms = with_id(terms, &String::from_utf8_lossy(value()?))?;
             } else if word.eq_ignore_ascii_case(b"AND") && asks.len() + 1 < MAX_CHARGES {
                 goes_on = true;
                 break;
             } else {
-                let expected = "expected COST, TTL, ATMOST, AND or nothing more";
+                let expected = "expected COST, TTL, ATMOST, ID, AND or nothing more";
                 return Err(Refusal::Error(expected.to_owned()));
             }
         }
@@ -232,16 +234,8 @@ fn parse_reservation<'a>(
 
 /// Parses a number of seconds. The parser for costs serves here too: it is exact to 1e-9.
 fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
-    let seconds: Option<Cost> = std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let problem = || {
-        let shown = String::from_utf8_lossy(text);
-        Refusal::Error(format!(
-            "ttl: {shown} is not a number of seconds from 0.001 to 86400"
-        ))
-    };
-    seconds.and_then(time_to_live).ok_or_else(problem)
+    let text = String::from_utf8_lossy(text);
+    Ok(time_to_live(&text, text.parse().ok())?)
 }
 
 /// Answers `EARRRL.COMMIT id [COST c | RULE rule COST c …]`. Without a cost, the estimates become the
