@@ -505,9 +505,16 @@ const GIVING_BACK: [(&str, u64); 5] = [
     ("recent-average 0.01/s half-life=10h strict", 520),
 ];
 
+/// Prepares a rule under a name of its own.
+fn prepare_named(node: &RedisEngine, text: &str, consistency: Consistency) -> RuleId {
+    let name = text.replace([' ', '/', '=', '.'], "-");
+    node.prepare_as(&name, &text.parse().unwrap(), 10_000, consistency)
+        .unwrap()
+}
+
 /// Returns the units that a client has used, by a server that waits for Redis.
 async fn used(reader: &RedisEngine, text: &str, quota: u64) -> u64 {
-    let rule = reader.prepare("rule", &text.parse().unwrap()).unwrap();
+    let rule = prepare_named(reader, text, Consistency::Exact);
     let peek = (text, Cost::ONE, Mode::Peek);
     quota - decide(reader, rule, peek, None).await.remaining
 }
@@ -517,10 +524,8 @@ async fn until_used(reader: &RedisEngine, text: &str, quota: u64, units: u64) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while used(reader, text, quota).await != units {
         let found = used(reader, text, quota).await;
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "{text}: {found} used of {units}"
-        );
+        let is_late = tokio::time::Instant::now() > deadline;
+        assert!(!is_late, "{text}: {found} used of {units}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -528,44 +533,41 @@ async fn until_used(reader: &RedisEngine, text: &str, quota: u64, units: u64) {
 /// Units that were not spent are given back once, also if the call that gives them back, or its answer, is lost. So
 /// is the request that was decided without it counted once.
 async fn given_back_once(options: impl Fn() -> Options, direct: Options, lose: impl Fn(bool)) {
-    for (text, quota) in GIVING_BACK {
-        for is_executed in [true, false] {
-            let clock = SetClock::new(0);
-            let mut lost = options();
-            lost.prefix = format!("executed-{is_executed}");
-            lost.deadline = Duration::from_millis(500);
-            let node = RedisEngine::with_clock(lost.clone(), clock.clone()).unwrap();
-            assert!(node.ready(PATIENCE).await, "{:?}", node.status());
-            let mut read = patient(direct.clone());
-            read.prefix = lost.prefix;
-            let reader = RedisEngine::connect(read.clone(), PATIENCE).await.unwrap();
-            let rule = prepare(&node, text);
+    for is_executed in [true, false] {
+        let clock = SetClock::new(0);
+        let mut lost = options();
+        lost.prefix = format!("executed-{is_executed}");
+        lost.deadline = Duration::from_millis(500);
+        let node = RedisEngine::with_clock(lost.clone(), clock.clone()).unwrap();
+        assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+        let mut read = patient(direct.clone());
+        read.prefix = lost.prefix;
+        let reader = RedisEngine::connect(read.clone(), PATIENCE).await.unwrap();
+        for (text, quota) in GIVING_BACK {
+            let rule = prepare_named(&node, text, Consistency::Near);
             assert_eq!(admitted(&node, rule, text, 20).await, 20, "{text}");
-            assert!(
-                node.status().counts.near > 10,
-                "{text}: {:?}",
-                node.status()
-            );
-            assert!(
-                used(&reader, text, quota).await > 22,
-                "{text}: units are left"
-            );
-            // Long after the lease, when the client's pace is that of a single request.
-            clock.set(1000);
-            lose(is_executed);
-            let reader = RedisEngine::connect(read, PATIENCE).await.unwrap();
-            assert!(ask(&node, rule, text, None).await.allowed, "{text}");
+            let used = used(&reader, text, quota).await;
+            assert!(used > 22, "{text}: {used}, so units are left");
+        }
+        // Long after the lease, when a client's pace is that of a single request.
+        clock.set(1000);
+        lose(is_executed);
+        let reader = RedisEngine::connect(read, PATIENCE).await.unwrap();
+        let server = &node;
+        let asked = GIVING_BACK.map(|(text, _)| async move {
+            let rule = prepare_named(server, text, Consistency::Near);
+            assert!(ask(server, rule, text, None).await.allowed, "{text}");
+        });
+        futures_util::future::join_all(asked).await;
+        for (text, quota) in GIVING_BACK {
             until_used(&reader, text, quota, 21).await;
-            assert!(node.ready(PATIENCE).await);
-            until("all is settled", || {
-                node.status().owed + node.status().unsettled == 0
-            })
-            .await;
-            assert_eq!(
-                used(&reader, text, quota).await,
-                21,
-                "{text}, {is_executed}"
-            );
+        }
+        assert!(node.ready(PATIENCE).await);
+        let settled = || node.status().owed + node.status().unsettled == 0;
+        until("all is settled", settled).await;
+        for (text, quota) in GIVING_BACK {
+            let used = used(&reader, text, quota).await;
+            assert_eq!(used, 21, "{text}, {is_executed}");
         }
     }
 }
@@ -603,15 +605,14 @@ async fn units_are_given_back_once_on_a_cluster() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stops_gives_its_units_back() {
     let server = Server::start(&[]).await;
+    let nodes = nodes(|| patient(Options::new(&server.url())), 2).await;
     for (text, quota) in GIVING_BACK {
-        let nodes = nodes(|| patient(Options::new(&server.url())), 2).await;
-        let rule = prepare(&nodes[0], text);
+        let rule = prepare_named(&nodes[0], text, Consistency::Near);
         assert_eq!(admitted(&nodes[0], rule, text, 20).await, 20, "{text}");
         nodes[0].flush(PATIENCE).await;
         assert_eq!(used(&nodes[1], text, quota).await, 20, "{text}");
         assert_eq!(admitted(&nodes[0], rule, text, 20).await, 20, "{text}");
-        let wider = text.replacen("400", "500", 1).replacen("0.01", "0.02", 1);
-        prepare(&nodes[0], &wider);
+        prepare_named(&nodes[0], text, Consistency::Exact);
         until_used(&nodes[1], text, quota, 40).await;
     }
 }
@@ -681,6 +682,31 @@ async fn a_far_redis_shares_near_limits() {
             .all(|node| node.status().counts.handed_over > 0)
     })
     .await;
+}
+
+/// A unit of a log is spent when it is charged, or never: also one of a request that did not wait for the answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_far_redis_brings_no_units_of_a_log() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    proxy.set_latency(Duration::from_millis(10));
+    let node = RedisEngine::new(Options::new(&proxy.url())).unwrap();
+    let bucket = prepare_named(&node, "gcra 100/s burst=1000", Consistency::Near);
+    let log = prepare_named(&node, "sliding-log 1000/1h", Consistency::Near);
+    for _ in 0..3000 {
+        ask(&node, bucket, "k", None).await;
+        if node.status().counts.near > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let near = node.status().counts.near;
+    assert!(near > 0, "units come from far away");
+    for _ in 0..40 {
+        assert!(ask(&node, log, "k", None).await.allowed);
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!(node.status().counts.near, near);
 }
 
 /// A rule that changes begins with no units of the earlier limit; one that is prepared again keeps them.
