@@ -195,7 +195,7 @@ fn read(verdict: u8) -> Option<ScriptVerdict> {
 
 /// Reads `seconds.microseconds` up to a space. The time is `None` if the text is empty, which means
 /// that the caller gave the time.
-pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
+fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b' ')?;
     let time = std::str::from_utf8(&bytes[..end]).ok()?;
     let rest = &bytes[end + 1..];

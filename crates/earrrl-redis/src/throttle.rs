@@ -1,4 +1,5 @@
-//! The time of a key that `CL.THROTTLE` advances, with parameters that each call brings.
+//! The time of a key that `CL.THROTTLE` advances, with parameters that each call brings: a request under a token
+//! bucket, whose script gets the parameters of the call in place of those of a rule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +7,12 @@ use std::time::Duration;
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
-use crate::algorithm::{FARTHEST, Fields, Packed};
+use crate::algorithm::{AlgorithmKind, FARTHEST, Fields, Packed};
 use crate::connection::fault::Fault;
+use crate::connection::receipt::Receipt;
 use crate::connection::script::Frame;
 use crate::engine::RedisEngine;
-use crate::reply::split_time;
+use crate::reply::{self, Reply};
 use crate::request::time_argument;
 use crate::shared::Shared;
 use crate::status::count;
@@ -94,32 +96,44 @@ async fn shift(
     let group = shared.connection.group(&record);
     let keys = [record];
     let args = [argument(shared.options.linger, shift, now)];
-    let script = shared.connection.scripts.get(Frame::Throttle, []);
+    let scripts = &shared.connection.scripts;
+    let script = scripts.get(Frame::Single, [AlgorithmKind::TokenBucket]);
     let answer = shared.connection.call(group, script, &keys, &args);
     let Value::BulkString(bytes) = answer.await? else {
         return Err(Fault::nonsense());
     };
-    let (time, before) = split_time(&bytes).ok_or_else(Fault::nonsense)?;
+    let Some(Reply::Decided { time, observed }) = reply::single(&bytes) else {
+        return Err(Fault::nonsense());
+    };
     let now = now.or(time).ok_or_else(Fault::nonsense)?;
     Ok(Shifted {
         now: i128::from(now.get()) << 16,
-        before: decode(before),
+        before: observed.first().and_then(|one| decode(&one.state)),
     })
 }
 
-fn argument(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
+/// Returns the argument of a bucket's script, with 2⁻¹⁶ ns in place of ticks.
+fn argument(linger: Duration, Shift { by, most }: Shift, now: Option<Nanos>) -> Vec<u8> {
     let mut packed = Packed(time_argument(now).to_vec());
-    for span in [shift.by, shift.most] {
-        let whole = (span / MICROSECOND) as f64;
-        packed.numbers(&[whole, (span % MICROSECOND) as f64]);
-    }
-    packed.numbers(&[linger.as_millis() as f64]);
+    packed.whole((by > 0).into(), 1);
+    // There is no latest time, and no receipt.
+    packed.numbers(&[f64::INFINITY]);
+    packed.0.extend(Receipt::argument(None));
+    let split = |span: i128| [(span / MICROSECOND) as f64, (span % MICROSECOND) as f64];
+    let [full, full_rest] = split(most);
+    packed.numbers(&[MICROSECOND as f64, full, full_rest, -1.0, 0.0]);
+    packed.numbers(&split(by));
+    // Every record is farther ahead than -1, so it tells when it was stored: the parameters do not tell how far
+    // ahead it can be, and yet a clock that is set back is noticed.
+    let step = (full / 4.0).ceil() + 1000.0;
+    packed.numbers(&[-1.0, step, linger.as_millis() as f64]);
     packed.0
 }
 
-/// Reads the time in a record: seven bytes of microseconds, and four bytes of the remaining units.
+/// Reads the time in a record: after the byte that tells when it was made, seven bytes of microseconds, and four of
+/// the remaining units.
 fn decode(record: &[u8]) -> Option<i128> {
-    let mut fields = Fields(record);
+    let mut fields = Fields(record.get(1..)?);
     let micros = fields.whole(7)?;
     let rest = fields.whole(4)?;
     Some(i128::from(micros) * MICROSECOND + i128::from(rest))

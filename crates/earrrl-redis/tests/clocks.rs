@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use earrrl::{Charge, Clock, Cost, Decision, Engine, Mode, Nanos, Rule, RuleId, SystemClock, Wait};
 use earrrl_redis::{Consistency, Options, RedisEngine, Shift, check_near};
+use earrrl_testing::Random;
 
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server, until};
@@ -112,6 +113,38 @@ async fn a_clock_set_back_throttles_nobody() {
             before > expected - 60.0 || behind == 0,
             "{behind} s behind: {before} s ahead"
         );
+    }
+}
+
+/// Calls with parameters of their own advance the times of keys exactly, in units of 2⁻¹⁶ ns.
+#[tokio::test]
+async fn throttled_keys_are_advanced_exactly() {
+    let server = Server::start(&[]).await;
+    let mut options = Options::new(&server.url());
+    options.linger = Duration::from_secs(3600);
+    let engine = connect(options).await;
+    let mut random = Random::new(5);
+    let mut known = [0i128; 5];
+    let mut now = Nanos::from_secs(1_800_000_000);
+    for turn in 0..1000 {
+        now = now + Duration::from_micros(random.below(3_000_000));
+        let key = random.below(5) as usize;
+        // Up to four seconds, and up to seventeen.
+        let by = i128::from(random.below(2) * random.below(1 << 48));
+        let most = i128::from(random.below(1 << 50));
+        let shift = Shift { by, most };
+        let shifted = engine.shift(&[key as u8], shift, Some(now)).await.unwrap();
+        let at = i128::from(now.get()) << 16;
+        let from = known[key].max(at);
+        assert_eq!(shifted.now, at);
+        assert_eq!(
+            shifted.before.map_or(at, |before| before.max(at)),
+            from,
+            "{turn}"
+        );
+        if by > 0 && from + by <= at + most {
+            known[key] = from + by;
+        }
     }
 }
 

@@ -29,7 +29,7 @@ const OF_UNITS: [&str; 3] = ["correct", "units", "more"];
 /// The verdicts, each at the position that is its digit.
 const VERDICTS: [&str; 5] = ["ALLOWED", "HELD", "OVER", "EXPIRED", "FAILED"];
 /// The number of frames.
-const FRAMES: usize = Frame::Throttle as usize + 1;
+const FRAMES: usize = Frame::Renew as usize + 1;
 /// The number of sets of algorithms, one bit each.
 const SETS: usize = 1 << KINDS.len();
 /// The command with which a part reads its record.
@@ -54,8 +54,6 @@ pub(crate) enum Frame {
     Commit,
     /// Prolongs a reservation, and moves the places that it has under concurrent.
     Renew,
-    /// Advances the time of a throttle's key.
-    Throttle,
 }
 
 /// The part of a reservation's script that finds a reservation of the same id.
@@ -85,10 +83,9 @@ impl Scripts {
     /// reservations.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
         let of = |frame| KINDS.iter().map(move |kind| self.get(frame, [*kind]));
-        let each = of(Frame::Single)
+        of(Frame::Single)
             .chain(of(Frame::Add))
-            .chain(of(Frame::Batch));
-        each.chain([self.get(Frame::Throttle, [])])
+            .chain(of(Frame::Batch))
     }
 
     /// Notes that there is a new connection, perhaps to a server without the scripts.
@@ -154,7 +151,6 @@ impl Frame {
         let each = |one: fn(AlgorithmKind) -> String| kinds.clone().map(one).collect::<String>();
         let several = strip(include_str!("../scripts/several.lua"));
         let text = match self {
-            Self::Throttle => return strip(include_str!("../scripts/throttle.lua")),
             Self::Single => single(first),
             Self::Add => filled(include_str!("../scripts/add.lua"), first),
             Self::HoldOne => {
@@ -358,7 +354,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Frame; 10] = [
+    const ALL: [Frame; 9] = [
         Frame::Single,
         Frame::Several,
         Frame::Batch,
@@ -368,7 +364,6 @@ mod tests {
         Frame::CommitOne,
         Frame::Commit,
         Frame::Renew,
-        Frame::Throttle,
     ];
 
     #[test]
