@@ -32,7 +32,11 @@ const MOST: usize = 1 << 28;
 /// ```
 #[derive(Default)]
 pub struct HeldBack {
-    events: Ordered,
+    /// Full runs of requests, each sorted by itself; reading them merges the runs.
+    runs: Vec<Vec<OrderedRequest>>,
+    /// The newest run, which is not sorted yet.
+    open: Vec<OrderedRequest>,
+    /// The different costs, and the place of each.
     costs: Vec<Cost>,
     numbers: HashMap<Cost, u32, RandomState>,
 }
@@ -55,7 +59,8 @@ impl HeldBack {
     /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
     #[inline]
     pub fn push(&mut self, LoggedRequest { time, client, cost }: LoggedRequest) -> io::Result<()> {
-        if self.events.len() >= MOST {
+        // Every run but the newest has exactly `RUN` requests.
+        if self.runs.len() * RUN + self.open.len() >= MOST {
             return Err(too_many());
         }
         let cost = match self.costs.last() {
@@ -66,7 +71,11 @@ impl HeldBack {
                 self.costs.len() as u32 - 1
             }),
         };
-        self.events.push(OrderedRequest { time, client, cost });
+        if self.open.len() == RUN {
+            self.sort();
+            self.open.reserve_exact(RUN);
+        }
+        self.open.push(OrderedRequest { time, client, cost });
         Ok(())
     }
 
@@ -101,7 +110,11 @@ impl HeldBack {
 
     /// Sorts the requests by time. This must be called before [`HeldBack::requests`].
     pub fn sort(&mut self) {
-        self.events.sort();
+        if !self.open.is_empty() {
+            // The stable sort of the standard library is fast on requests that are nearly in order.
+            self.open.sort_by_key(|event| event.time);
+            self.runs.push(std::mem::take(&mut self.open));
+        }
     }
 
     /// Passes the requests to `take` in the order of their times, in slices of at most 64.
@@ -137,12 +150,24 @@ impl HeldBack {
         take(&together)
     }
 
-    /// Returns the requests in the order of their times.
+    /// Returns the requests in the order of their times, by merging the runs.
     pub fn requests(&self) -> impl Iterator<Item = LoggedRequest> {
-        self.events.iter().map(|event| LoggedRequest {
-            time: event.time,
-            client: event.client,
-            cost: self.costs[event.cost as usize],
+        let head = |(run, events): (usize, &Vec<OrderedRequest>)| Reverse((events[0].time, run));
+        let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
+        let mut next = vec![0; self.runs.len()];
+        std::iter::from_fn(move || {
+            let mut head = heads.peek_mut()?;
+            let Reverse((_, run)) = *head;
+            let OrderedRequest { time, client, cost } = self.runs[run][next[run]];
+            next[run] += 1;
+            match self.runs[run].get(next[run]) {
+                Some(following) => head.0.0 = following.time,
+                None => {
+                    PeekMut::pop(head);
+                }
+            }
+            let cost = self.costs[cost as usize];
+            Some(LoggedRequest { time, client, cost })
         })
     }
 }
@@ -161,68 +186,13 @@ const RUN: usize = 1 << 20;
 
 /// A request in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OrderedRequest {
+struct OrderedRequest {
     /// The time of the request, in nanoseconds since the epoch.
-    pub time: u64,
+    time: u64,
     /// The number of the client in the table of clients.
-    pub client: u32,
+    client: u32,
     /// The index of the cost in the list of different costs.
-    pub cost: u32,
-}
-
-/// Requests in runs, each sorted by itself; iterating merges the runs.
-#[derive(Debug, Default)]
-pub(super) struct Ordered {
-    runs: Vec<Vec<OrderedRequest>>,
-    /// The newest run, which is not sorted yet.
-    open: Vec<OrderedRequest>,
-}
-
-impl Ordered {
-    /// Adds a request, which will come after all earlier ones with the same time.
-    pub(super) fn push(&mut self, event: OrderedRequest) {
-        if self.open.len() == RUN {
-            self.sort();
-            self.open.reserve_exact(RUN);
-        }
-        self.open.push(event);
-    }
-
-    /// Returns the number of requests.
-    pub(super) fn len(&self) -> usize {
-        // Every run but the newest has exactly `RUN` requests.
-        self.runs.len() * RUN + self.open.len()
-    }
-
-    /// Sorts the newest run. This must be called before [`Ordered::iter`].
-    pub(super) fn sort(&mut self) {
-        if self.open.is_empty() {
-            return;
-        }
-        // The stable sort of the standard library is fast on requests that are nearly in order.
-        self.open.sort_by_key(|event| event.time);
-        self.runs.push(std::mem::take(&mut self.open));
-    }
-
-    /// Returns the requests in the order of their times, by merging the runs.
-    pub(super) fn iter(&self) -> impl Iterator<Item = OrderedRequest> {
-        let head = |(run, events): (usize, &Vec<OrderedRequest>)| Reverse((events[0].time, run));
-        let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
-        let mut next = vec![0; self.runs.len()];
-        std::iter::from_fn(move || {
-            let mut head = heads.peek_mut()?;
-            let Reverse((_, run)) = *head;
-            let event = self.runs[run][next[run]];
-            next[run] += 1;
-            match self.runs[run].get(next[run]) {
-                Some(following) => head.0.0 = following.time,
-                None => {
-                    PeekMut::pop(head);
-                }
-            }
-            Some(event)
-        })
-    }
+    cost: u32,
 }
 
 #[cfg(test)]
@@ -243,23 +213,25 @@ mod order_tests {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            events.push(OrderedRequest {
+            events.push(LoggedRequest {
                 time: u64::from(client) / 5 + (random >> 44),
                 client,
-                cost: 0,
+                cost: Cost::ONE,
             });
         }
-        let mut ordered = Ordered::default();
-        events.iter().for_each(|&event| ordered.push(event));
+        let mut held = HeldBack::default();
+        held.extend(&events).unwrap();
+        held.sort();
         events.sort_by_key(|event| event.time);
-        assert_eq!(ordered.len(), events.len());
-        ordered.sort();
-        assert!(ordered.iter().eq(events.iter().copied()));
-        assert!(ordered.iter().eq(events));
+        let pairs = || events.iter().map(|event| (event.time, event.client));
+        for _ in 0..2 {
+            let found = held.requests().map(|event| (event.time, event.client));
+            assert!(found.eq(pairs()));
+        }
     }
 
     #[test]
     fn nothing() {
-        assert_eq!(Ordered::default().iter().next(), None);
+        assert!(HeldBack::default().requests().next().is_none());
     }
 }

@@ -7,7 +7,6 @@
 mod client;
 mod outcome;
 mod run;
-mod schedule;
 
 pub use client::{Client, Pattern, Reaction};
 pub use outcome::{Scenario, SimulatedOutcome, figure, write_csv, write_table};
