@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(time.nanos, 1_431_857_103_000_000_000, "{line}");
         record
             .get(&Field::new(field))
-            .map(|v| String::from_utf8_lossy(&v).into_owned())
+            .map(|v| String::from_utf8_lossy(v).into_owned())
     }
 
     #[test]
