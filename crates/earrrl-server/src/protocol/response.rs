@@ -338,11 +338,12 @@ impl Problem {
 
     /// Returns the error as a JSON object.
     pub(in crate::protocol) fn to_json(&self) -> Vec<u8> {
-        let mut json = vec![b'{'];
+        let mut json = Vec::with_capacity(BODY_CAPACITY);
+        json.push(b'{');
         write_members_of(Kind::Blank, self.status, [], &mut json);
         json.extend_from_slice(b",\"detail\":");
-        let detail = serde_json::Value::from(self.detail.as_str());
-        json.extend_from_slice(detail.to_string().as_bytes());
+        // Writing to memory does not fail.
+        let _ = serde_json::to_writer(&mut json, &self.detail);
         json.push(b'}');
         json
     }

@@ -130,7 +130,9 @@ impl Service {
             ask.rule.count(brief.outcome, &ask.key);
             let is_over = brief.outcome != Outcome::Allow;
             if (brief.remaining < limit.named_below) | is_over {
-                self.note_brief(ask.rule, limit, &charge, is_over);
+                let outcome = Some(brief.outcome);
+                let charged = Charged::new(ask.rule, limit);
+                self.note(&Charged { outcome, ..charged }, &charge, None);
             }
             return Ok(Some(brief));
         }
@@ -153,17 +155,7 @@ impl Service {
         asks: &[Ask<'a>],
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
-        if asks.len() > MAX_CHARGES {
-            return Err(EngineError::Charges(asks.len()).into());
-        }
-        let mut charged = SmallVec::with_capacity(asks.len());
-        let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::with_capacity(asks.len());
-        for ask in asks {
-            if let Some((limit, charge)) = ask.charge() {
-                charged.push(Charged::new(ask.rule, limit));
-                charges.push(charge);
-            }
-        }
+        let (charged, charges) = charges_of(asks)?;
         Ok(self.charge(charged, &charges, None, manner.into()).await?)
     }
 
@@ -214,41 +206,20 @@ impl Service {
         decision: Option<&Decision>,
     ) {
         let Charged { rule, limit, .. } = charged;
-        let is_over = charged.is_over();
-        let is_read = charge.cost != Cost::ONE && !self.engine.waits();
-        let Some(decision) = decision.filter(|_| !is_read) else {
-            return self.note_brief(rule, limit, charge, is_over);
+        let hash = self.engine.hash(charge.key);
+        let is_usable = charge.cost == Cost::ONE || self.engine.waits();
+        let alone = match decision.filter(|_| is_usable) {
+            Some(decision) => Some(*decision),
+            None => self.engine.memory().and_then(|memory| {
+                let peek = memory.decide_hashed(charge.rule, hash, Cost::ONE, Mode::Peek, None);
+                peek.ok()
+            }),
         };
-        let mut alone = *decision;
-        alone.over = places(is_over);
-        show_wait(limit, &mut alone);
-        rule.directory.note(
-            self.engine.hash(charge.key),
-            limit.rule.limit(),
-            &alone,
-            charge.key,
-        );
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn note_brief(
-        &self,
-        rule: &NamedRule,
-        limit: &PreparedLimit,
-        charge: &Charge<'_>,
-        is_over: bool,
-    ) {
-        let Some(memory) = self.engine.memory() else {
-            return;
-        };
-        let hash = memory.hash(charge.key);
-        let peek = memory.decide_hashed(charge.rule, hash, Cost::ONE, Mode::Peek, None);
-        if let Ok(mut peek) = peek {
-            peek.over = places(is_over);
-            show_wait(limit, &mut peek);
+        if let Some(mut alone) = alone {
+            alone.over = places(charged.is_over());
+            show_wait(limit, &mut alone);
             rule.directory
-                .note(hash, limit.rule.limit(), &peek, charge.key);
+                .note(hash, limit.rule.limit(), &alone, charge.key);
         }
     }
 
@@ -403,6 +374,23 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer::default()
     }
+}
+
+/// Returns the charges of requests under several rules, without those of rules that exempt the client.
+///
+/// # Errors
+/// Returns an error for more than `MAX_CHARGES` rules.
+pub(super) fn charges_of<'s, 'a>(
+    asks: &'s [Ask<'a>],
+) -> Result<(AllCharged<'a>, SmallVec<[Charge<'s>; 4]>), EngineError> {
+    if asks.len() > MAX_CHARGES {
+        return Err(EngineError::Charges(asks.len()));
+    }
+    let each = asks.iter().filter_map(|ask| {
+        let (limit, charge) = ask.charge()?;
+        Some((Charged::new(ask.rule, limit), charge))
+    });
+    Ok(each.unzip())
 }
 
 /// Sets `retry_after` of a client that is over the limit of a rule that only observes or quarantines. The

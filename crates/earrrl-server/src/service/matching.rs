@@ -31,7 +31,7 @@ pub(super) enum Application<'a> {
 pub(super) type Keys = SmallVec<[(Key, Cost); 4]>;
 
 /// Returns the engine's charges.
-pub(super) fn charges_of<'k>(
+pub(super) fn matching_charges<'k>(
     charged: &[Charged<'_>],
     keys: &'k [(Key, Cost)],
 ) -> SmallVec<[Charge<'k>; 4]> {
@@ -65,7 +65,7 @@ impl Service {
         {
             self.metrics.unmatched.increment();
         }
-        let charges = charges_of(&charged, &keys);
+        let charges = matching_charges(&charged, &keys);
         let mut answer = self.judge(charged, &charges, manner.mode).await;
         self.count(&answer, &charges, manner.mode);
         if manner.available {

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use earrrl::{Actual, Charge, Cost, EngineError, HoldId, HoldTerms, MAX_CHARGES, Mode, RuleId};
+use earrrl::{Actual, Charge, Cost, HoldId, HoldTerms, Mode, RuleId};
 use smallvec::SmallVec;
 
 use super::Service;
 use super::answer::{AllCharged, Answer, Charged};
-use super::ask::Ask;
+use super::ask::{Ask, charges_of};
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::matching::charges_of;
+use super::matching::matching_charges;
 use super::rules::ActiveRules;
 
 /// The answer to a reservation.
@@ -61,17 +61,7 @@ impl Service {
         terms: HoldTerms,
         available: bool,
     ) -> Result<Reserved<'a>, AskError> {
-        if asks.len() > MAX_CHARGES {
-            return Err(EngineError::Charges(asks.len()).into());
-        }
-        let mut charged = AllCharged::new();
-        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for ask in asks {
-            if let Some((limit, charge)) = ask.charge() {
-                charged.push(Charged::new(ask.rule, limit));
-                charges.push(charge);
-            }
-        }
+        let (charged, charges) = charges_of(asks)?;
         let exempts = charges.len() < asks.len();
         let mut reserved = self.hold(charged, &charges, terms, available).await?;
         if exempts {
@@ -101,7 +91,7 @@ impl Service {
                 });
             }
         };
-        let charges = charges_of(&charged, &keys);
+        let charges = matching_charges(&charged, &keys);
         self.hold(charged, &charges, terms, true).await
     }
 
