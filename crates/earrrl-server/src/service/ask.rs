@@ -16,7 +16,7 @@ use super::answer::{AllCharged, Answer, Charged};
 use super::error::AskError;
 use super::key::bounded;
 use super::limit::{PreparedLimit, places};
-use super::rule::{ActiveRule, NamedRule};
+use super::rule::ActiveRule;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]

@@ -4,11 +4,12 @@
 //! Statuses and headers have the figures of the limits that the client may know of; see
 //! [`AskedLimit::is_shown`].
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::{HeaderName, HeaderValue as HttpHeaderValue, StatusCode};
 use earrrl::{Outcome, Quota};
-use earrrl_tower::headers::current;
+use earrrl_tower::headers::{Available, current};
 use earrrl_tower::problem::{Kind as ProblemKind, write_members};
 use serde_json::Value as Json;
 use smallvec::SmallVec;
@@ -19,7 +20,8 @@ use crate::config::envoy::Headers;
 use crate::config::envoy::file::level_name;
 use crate::protobuf::json::to_struct;
 use crate::protobuf::ratelimit::{
-    Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    Code, DescriptorStatus, Entry, RateLimit, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse,
 };
 use crate::protobuf::unit::Unit;
 use crate::protobuf::{Duration as ProtoDuration, HeaderValue, Struct};
@@ -147,7 +149,7 @@ impl Shown<'_> {
 
 /// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11, with the tightest limit first.
 fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
-    let mut items: Vec<(String, Quota, _)> = Vec::with_capacity(shown.len());
+    let mut items: SmallVec<[(Cow<'_, RateLimit>, Quota, Available); 2]> = SmallVec::new();
     for (place, Shown { asked, verdict }) in shown.iter().enumerate() {
         let is_same = |one: &Shown<'_>| one.verdict.place == verdict.place;
         if verdict.place.is_some() && shown[..place].iter().any(is_same) {
@@ -163,12 +165,14 @@ fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
                 is_concurrent: false,
             },
         };
-        items.push((shown_name(&limit.name).to_owned(), quota, verdict.available));
+        items.push((limit, quota, verdict.available));
     }
-    let policies = items.iter().map(|(name, quota, _)| (&**name, *quota));
+    let policies = items
+        .iter()
+        .map(|(limit, quota, _)| (shown_name(&limit.name), *quota));
     let limits = items
         .iter()
-        .map(|(name, _, available)| (&**name, *available));
+        .map(|(limit, _, available)| (shown_name(&limit.name), *available));
     let text = |(name, value): (HeaderName, Option<HttpHeaderValue>)| {
         Some(header(name.as_str(), value?.to_str().ok()?.to_owned()))
     };

@@ -45,7 +45,7 @@ impl Verdicts {
         answer: &mut Answer<'_>,
         now: Nanos,
     ) -> Self {
-        let mut each = SmallVec::new();
+        let mut each: SmallVec<[Verdict; 2]> = SmallVec::new();
         for ((asked, place), apart) in limits.iter().zip(places).zip(apart) {
             let charged = place.and_then(|place| answer.charged.get_mut(place));
             let mut verdict = match (&charged, apart) {
@@ -59,13 +59,13 @@ impl Verdicts {
             }
             each.push(verdict);
         }
-        let denies = |(_, verdict): &(&AskedLimit<'_>, &Verdict)| verdict.denies();
-        let (quotas, others): (Vec<_>, Vec<_>) = limits
-            .iter()
-            .zip(&each)
-            .partition(|(asked, _)| asked.quota_mode());
-        let all_quotas = !quotas.is_empty() && quotas.iter().all(denies);
-        let over = all_quotas || others.iter().any(denies);
+        let denials = |of_quotas: bool| {
+            let all = limits.iter().zip(&each);
+            let some = all.filter(move |(asked, _)| asked.quota_mode() == of_quotas);
+            some.map(|(_, verdict): (_, &Verdict)| verdict.denies())
+        };
+        let all_quotas = denials(true).next().is_some() && denials(true).all(|denies| denies);
+        let over = all_quotas || denials(false).any(|denies| denies);
         if let Some(decision) = &mut answer.decision {
             decision.allowed &= !over;
         }
