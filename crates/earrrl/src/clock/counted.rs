@@ -14,6 +14,8 @@
 //!   measured again. If the clock was ahead of boot time, it stands still until boot time catches
 //!   up.
 //!
+//! The first stretch runs at the pace that the source states. If that was wrong, the first comparison detects it.
+//!
 //! Time never goes back. The last instant of a stretch is known when the stretch begins, which
 //! bounds how far ahead any thread can be, whatever the counter does.
 
@@ -34,7 +36,7 @@ const BEHIND: u32 = 10;
 /// The nanoseconds by which the clock may be ahead, in addition to 2^-12 of the stretch.
 pub(super) const AHEAD: u64 = 1_000_000;
 /// The number of fractional bits in the nanoseconds of one count.
-const FRACTION: u32 = 32;
+pub(super) const FRACTION: u32 = 32;
 /// The counter was set back if it is more than this many nanoseconds behind the thread's previous
 /// reading. The counters of different processors differ by less.
 const SKEW: u64 = 10_000;
@@ -49,6 +51,8 @@ const CLOSE: u64 = 1_000;
 pub(super) trait Source: Send + Sync {
     /// Returns the processor's counter, or `None` if there is none.
     fn counter(&self) -> Option<u64>;
+    /// Returns the nanoseconds per count, times 2^32, if they are known without a measurement.
+    fn a_count(&self) -> Option<u64>;
     /// Returns the nanoseconds since the machine was started, including sleep.
     fn boot(&self) -> u64;
 }
@@ -124,12 +128,12 @@ impl<S: Source> Counted<S> {
                 measured_from: None,
             }),
         };
-        clock.publish(&Stretch {
-            counter: 0,
-            time: 0,
-            a_count: 0,
-            counts: 0,
-        });
+        let stated = clock.source.a_count();
+        let first = match stated.filter(|a_count| *a_count >= 1 << SLOW) {
+            Some(a_count) => clock.stretch_from(clock.read(), a_count),
+            None => Stretch::by_boot_time(0),
+        };
+        clock.publish(&first);
         clock
     }
 
@@ -235,10 +239,7 @@ impl<S: Source> Counted<S> {
         // A lag of 0 is no step, since counts are rounded down and the next stretch could begin a
         // nanosecond early.
         let next = if lag.is_some_and(|lag| lag > 0 && lag <= usual) {
-            Stretch {
-                time: boot,
-                ..Stretch::of(stretch.a_count, reading.counter)
-            }
+            Stretch::of(stretch.a_count, reading.counter, boot)
         } else {
             let ahead = time.checked_sub(boot).filter(|_| !set_back);
             let tolerated = ahead.is_some_and(|ahead| ahead <= (passed >> SLOW) + AHEAD);
@@ -268,19 +269,10 @@ impl<S: Source> Counted<S> {
         };
         let time = latest.min(stretch.end()).max(self.instant_at(reading.boot));
         if tolerated && !set_back {
-            let slower = stretch.a_count - (stretch.a_count >> SLOW);
-            return Stretch {
-                time,
-                ..Stretch::of(slower, reading.counter)
-            };
+            return Stretch::of(slower(stretch.a_count), reading.counter, time);
         }
         comparison.measured_from = None;
-        Stretch {
-            counter: 0,
-            time,
-            a_count: 0,
-            counts: 0,
-        }
+        Stretch::by_boot_time(time)
     }
 
     /// Measures the counter while boot time is read, and then begins a stretch that uses the
@@ -298,18 +290,15 @@ impl<S: Source> Counted<S> {
             .measured_from
             .and_then(|from| from.a_count_until(reading));
         comparison.measured_from = Some(reading);
+        let next = a_count.map(|a_count| self.stretch_from(reading, a_count));
+        let next = next.filter(|next| next.time >= stretch.time);
+        self.publish(&next.unwrap_or(stretch));
+    }
+
+    /// Returns the stretch that begins at a reading, with a pace that was just measured.
+    fn stretch_from(&self, reading: Reading, a_count: u64) -> Stretch {
         let time = self.instant_at(reading.boot);
-        let next = match a_count {
-            Some(a_count) if time >= stretch.time => {
-                let slow = a_count - (a_count >> SLOW);
-                Stretch {
-                    time,
-                    ..Stretch::of(slow, reading.counter)
-                }
-            }
-            _ => stretch,
-        };
-        self.publish(&next);
+        Stretch::of(slower(a_count), reading.counter, time)
     }
 
     /// Closes the stretch: no thread gets an instant until the next stretch is published. So no
@@ -375,15 +364,25 @@ impl<S: Source> Counted<S> {
 }
 
 impl Stretch {
-    /// Returns a stretch from a reading of the counter, with the given pace.
-    fn of(a_count: u64, counter: u64) -> Self {
+    /// Returns a stretch that begins at `time`, when the counter was `counter`, with the given pace.
+    fn of(a_count: u64, counter: u64, time: u64) -> Self {
         let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
         let counts = u64::try_from(counts).unwrap_or(u64::MAX).max(1);
         Self {
             counter,
-            time: 0,
+            time,
             a_count,
             counts,
+        }
+    }
+
+    /// Returns a stretch in which boot time is read.
+    fn by_boot_time(time: u64) -> Self {
+        Self {
+            counter: 0,
+            time,
+            a_count: 0,
+            counts: 0,
         }
     }
 
@@ -412,6 +411,11 @@ impl Stretch {
     fn nanos(&self, counts: u64) -> u64 {
         ((u128::from(counts) * u128::from(self.a_count)) >> FRACTION) as u64
     }
+}
+
+/// Returns a pace that is slower by 2^-12.
+fn slower(a_count: u64) -> u64 {
+    a_count - (a_count >> SLOW)
 }
 
 impl Reading {

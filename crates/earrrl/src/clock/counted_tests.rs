@@ -18,6 +18,8 @@ struct Hand {
     counter: AtomicU64,
     boot: AtomicU64,
     without_counter: bool,
+    /// The nanoseconds per count, times 2^32, that the machine states.
+    stated: Option<u64>,
     /// The number of readings after which the counter is set back to 1; 0 for never.
     falls_after: AtomicU64,
     /// Runs once at the next reading of the counter, as another thread that interrupts this one.
@@ -34,6 +36,10 @@ impl Source for Hand {
         (!self.without_counter).then(|| self.counter.load(SeqCst))
     }
 
+    fn a_count(&self) -> Option<u64> {
+        self.stated
+    }
+
     fn boot(&self) -> u64 {
         self.boot.load(SeqCst)
     }
@@ -45,6 +51,7 @@ impl Hand {
             counter: AtomicU64::new(1 << 40),
             boot: AtomicU64::new(BOOT),
             without_counter: false,
+            stated: None,
             falls_after: AtomicU64::new(0),
             interrupt: Mutex::default(),
         }
@@ -110,6 +117,25 @@ fn a_good_counter_is_behind_by_microseconds() {
 fn a_slow_counter_of_a_small_processor_serves() {
     let clock = Counted::new(Hand::new(), START, None);
     assert_settled(&clock, 24);
+}
+
+/// A machine that states a wrong pace is no worse off than one whose pace changes: the clock reads boot time once
+/// the first stretch is over, and stands still if it was ahead.
+#[test]
+fn a_stated_pace_is_used_at_once_and_compared() {
+    for stated in [PACE, PACE * 2, PACE / 2, PACE * 5, PACE / 100] {
+        let hand = Hand {
+            stated: Some((1_000 << FRACTION) / stated),
+            ..Hand::new()
+        };
+        let clock = Counted::new(hand, START, None);
+        assert!(!by_boot_time(&clock));
+        let (ahead, behind) = run(&clock, 5_000, PACE);
+        assert!(stated != PACE || ahead == 0 && behind <= STRETCH >> SLOW);
+        let (ahead, _) = run(&clock, 100_000, PACE);
+        assert!(ahead <= STRETCH, "{stated}: {ahead}");
+        assert_settled(&clock, PACE);
+    }
 }
 
 #[test]
@@ -329,12 +355,7 @@ fn a_stretch_that_has_ended_meanwhile_is_not_used() {
     let end_the_stretch = move || {
         let ended_at = other.close().counter;
         let time = other.published().1.time_at(ended_at);
-        other.publish(&Stretch {
-            counter: 0,
-            time,
-            a_count: 0,
-            counts: 0,
-        });
+        other.publish(&Stretch::by_boot_time(time));
         other.source.counter.fetch_add(100 * PACE, SeqCst);
     };
     *clock.source.interrupt.lock().unwrap() = Some(Box::new(end_the_stretch));

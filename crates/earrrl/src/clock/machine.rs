@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::counted::Source;
+use super::counted::{FRACTION, Source};
 
 /// The processor's counter and the machine's boot time.
 ///
@@ -58,6 +58,12 @@ impl Source for Machine {
     #[inline(always)]
     fn counter(&self) -> Option<u64> {
         self.counter.as_ref().map(quanta::Clock::raw)
+    }
+
+    /// Returns the pace that `quanta` measured once, for some 500 µs, when the process made its first clock.
+    fn a_count(&self) -> Option<u64> {
+        let counter = self.counter.as_ref()?;
+        Some(counter.delta_as_nanos(0, 1 << FRACTION))
     }
 
     fn boot(&self) -> u64 {

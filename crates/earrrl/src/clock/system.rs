@@ -164,6 +164,14 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_just_made_reads_the_counter() {
+        let clock = SystemClock::new();
+        clock.now();
+        let is_counted = clock.counted.at(counted::last_read()).is_some();
+        assert!(is_counted || !clock.knows_age);
+    }
+
+    #[test]
     fn a_clock_of_another_start_of_the_machine_does_not_go_back() {
         let wall = SystemClock::new().now() + Duration::from_secs(3600);
         let anchor = Anchor {
