@@ -47,6 +47,14 @@ pub(super) fn workloads() -> Vec<Workload> {
             run: new_clients,
         },
         Workload {
+            name: "gcra check, new clients, table full of idle ones",
+            run: |n| flood(1_000_000, n),
+        },
+        Workload {
+            name: "gcra check, new clients, table full of active ones",
+            run: |n| flood(1, n),
+        },
+        Workload {
             name: "gcra check, batches",
             run: |n| check_batch(GCRA, n),
         },
@@ -165,6 +173,26 @@ fn new_clients(steps: u64) -> u64 {
     (0..steps)
         .map(|step| u64::from(limiter.check(&step).is_allowed()))
         .sum()
+}
+
+/// New clients of a full table, one every `nanos`. Each is active for a millisecond.
+fn flood(nanos: u64, steps: u64) -> u64 {
+    let Ok(rule) = "gcra 1000/s burst=10".parse::<Rule>() else {
+        return 0;
+    };
+    let clock = std::sync::Arc::new(clock());
+    let hasher = KeyHasher::with_key(&[7; 16]);
+    let limiter = Limiter::<u64>::builder(rule)
+        .capacity(96)
+        .clock(clock.clone())
+        .hasher(hasher)
+        .build();
+    let Ok(limiter) = limiter else { return 0 };
+    let check = |step: u64| {
+        clock.advance(std::time::Duration::from_nanos(nanos));
+        u64::from(limiter.check(&step).is_allowed())
+    };
+    (0..steps).map(check).sum()
 }
 
 fn check_batch(text: &str, steps: u64) -> u64 {

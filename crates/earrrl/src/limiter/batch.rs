@@ -5,11 +5,11 @@ use core::hash::Hash;
 
 use super::{Limiter, Verdict};
 use crate::algorithm::{Algorithm, Limit, Mode};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::store::Kept;
-use crate::store::table::{KeyHash, Purpose, Table};
+use crate::store::table::{Lookup, Purpose, Table};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -51,7 +51,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                 let fetch = |(fetched, key): (&mut _, _)| *fetched = Some(self.fetch(key));
                 next = 0..fetched.iter_mut().zip(&mut keys).map(fetch).count();
             }
-            Some(self.decide(fetched[next.next()?]?, Cost::ONE, None, Mode::Check))
+            let fetched = fetched[next.next()?].take()?;
+            Some(self.decide(fetched, Cost::ONE, None, Mode::Check))
         })
     }
 
@@ -126,30 +127,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             *place = Some(table.place(self.hasher.hash(key), purpose));
         }
         let now = self.clock.now();
-        let admit = |place| {
-            let seen = table.at_home(place);
-            let at_home =
-                seen.and_then(|seen| self.swap(seen, limit, now, Cost::ONE, Mode::Check, |_| true));
-            at_home.map_or_else(
-                || self.admit_anywhere(table, limit, place.key(), now),
-                |verdict| verdict.allowed,
-            )
+        let admit = |place: &Lookup<'_>| {
+            self.attempt(limit, place, Cost::ONE, now, Mode::Check, |_| true)
+                .unwrap_or_else(|| self.decide_any(place.key, Cost::ONE, now, Mode::Check))
+                .allowed
         };
         places.iter().map_while(Option::as_ref).map(admit).collect()
-    }
-
-    /// Decides a request of a client that is new or outside of its home lines.
-    #[cold]
-    #[inline(never)]
-    fn admit_anywhere<A: Algorithm>(
-        &self,
-        table: &Table,
-        limit: &A,
-        key: KeyHash,
-        now: Nanos,
-    ) -> bool {
-        self.step_anywhere(table, limit, key, Cost::ONE, now, Mode::Check)
-            .allowed
     }
 }
 

@@ -31,7 +31,7 @@ use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::file::FileSpec;
-use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Word};
 use crate::store::{Bounds, BuildError, ByRank, Clients};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
@@ -39,7 +39,6 @@ use crate::store::{Bounds, BuildError, ByRank, Clients};
 const SOON: Duration = Duration::from_secs(1);
 
 /// A client, and its home lines if its state is a word.
-#[derive(Clone, Copy)]
 struct Fetched<'a> {
     key: KeyHash,
     place: Option<Lookup<'a>>,
@@ -522,22 +521,18 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        match (
-            self.clients.table().zip(place),
-            self.rule.limit(),
-            self.rule.action(),
-        ) {
-            (Some((table, place)), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(table, limit, place, cost, given, mode)
+        match (place, self.rule.limit(), self.rule.action()) {
+            (Some(place), Limit::TokenBucket(limit), Action::Deny) => {
+                self.step(limit, place, cost, given, mode)
             }
-            (Some((table, place)), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(table, limit, place, cost, given, mode)
+            (Some(place), Limit::RecentAverage(limit), Action::Deny) => {
+                self.step(limit, place, cost, given, mode)
             }
-            (Some((table, place)), Limit::FixedWindow(limit), Action::Deny) => {
-                self.step_in_window(table, limit, place, cost, given, mode)
+            (Some(place), Limit::FixedWindow(limit), Action::Deny) => {
+                self.step_in_window(limit, place, cost, given, mode)
             }
-            (Some((table, place)), Limit::SlidingCounter(limit), Action::Deny) => {
-                self.step_in_window(table, limit, place, cost, given, mode)
+            (Some(place), Limit::SlidingCounter(limit), Action::Deny) => {
+                self.step_in_window(limit, place, cost, given, mode)
             }
             _ => self.decide_any(key, cost, self.now(given), mode),
         }
@@ -548,14 +543,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[inline(never)]
     fn step_in_window<A: Algorithm>(
         &self,
-        table: &Table,
         limit: &A,
         place: Lookup<'_>,
         cost: Cost,
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        self.step(table, limit, place, cost, given, mode)
+        self.step(limit, place, cost, given, mode)
     }
 
     #[inline(always)]
@@ -569,7 +563,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[inline(always)]
     fn step<A: Algorithm>(
         &self,
-        table: &Table,
         limit: &A,
         place: Lookup<'_>,
         cost: Cost,
@@ -581,30 +574,41 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else {
             self.clock.lately(self.lag)
         };
-        if let Some(lately) = lately
-            && let Some(seen) = table.at_home(&place)
-        {
-            let is_over = |word| {
+        if let Some(lately) = lately {
+            let is_over = |word: Option<Word>| {
                 let then = lately + SOON;
-                let state = limit.advance(limit.state_of(word), then);
-                !limit.allows(state.as_ref(), then, cost)
+                let state = word.and_then(|word| limit.state_of(word));
+                !limit.allows(limit.advance(state, then).as_ref(), then, cost)
             };
-            if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
+            if let Some(verdict) = self.attempt(limit, &place, cost, lately, mode, is_over) {
                 return verdict;
             }
         }
         let now = self.now(given);
-        if let Some(seen) = table.at_home(&place)
-            && let Some(verdict) = self.swap(seen, limit, now, cost, mode, |_| true)
-        {
-            return verdict;
+        self.attempt(limit, &place, cost, now, mode, |_| true)
+            .unwrap_or_else(|| self.decide_any(place.key, cost, now, mode))
+    }
+
+    /// Decides the request wherever the client's entry is. Returns `None`, with nothing stored, if a state fits no
+    /// word, or if the request is denied and `is_over` does not confirm the denial.
+    #[inline(always)]
+    fn attempt<A: Algorithm>(
+        &self,
+        limit: &A,
+        place: &Lookup<'_>,
+        cost: Cost,
+        now: Nanos,
+        mode: Mode,
+        is_over: impl Fn(Option<Word>) -> bool,
+    ) -> Option<Verdict<'_>> {
+        match place.at_home() {
+            Some(seen) => self.swap(seen, limit, now, cost, mode, is_over),
+            None => self.step_anywhere(limit, place.key, cost, now, mode, &is_over),
         }
-        self.step_anywhere(table, limit, place.key(), cost, now, mode)
     }
 
     /// Decides the request on the state that was read, and again if another thread changes it
-    /// meanwhile. Returns `None`, with nothing stored, if the slot is no longer the client's, if a
-    /// state fits no word, or if the request is denied and `is_over` does not confirm the denial.
+    /// meanwhile. Also returns `None` if the slot is no longer the client's.
     #[inline(always)]
     fn swap<A: Algorithm>(
         &self,
@@ -613,11 +617,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: Nanos,
         cost: Cost,
         mode: Mode,
-        is_over: impl Fn(Word) -> bool,
+        is_over: impl Fn(Option<Word>) -> bool,
     ) -> Option<Verdict<'_>> {
         loop {
-            let word = seen.word()?;
-            let (change, verdict) = self.judge(limit, Some(word), now, cost, mode)?;
+            let word = Some(seen.word()?);
+            let (change, verdict) = self.judge(limit, word, now, cost, mode)?;
             if !verdict.allowed && !is_over(word) {
                 return None;
             }
@@ -632,20 +636,20 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[inline(never)]
     fn step_anywhere<A: Algorithm>(
         &self,
-        table: &Table,
         limit: &A,
         key: KeyHash,
         cost: Cost,
         now: Nanos,
         mode: Mode,
-    ) -> Verdict<'_> {
+        is_over: &dyn Fn(Option<Word>) -> bool,
+    ) -> Option<Verdict<'_>> {
         self.clients.reached(now);
         let judge = |word: Option<Word>| match self.judge(limit, word, now, cost, mode) {
-            Some((change, verdict)) => (change, Some(verdict)),
-            None => (Change::Keep, None),
+            Some((change, verdict)) if verdict.allowed || is_over(word) => (change, Some(verdict)),
+            _ => (Change::Keep, None),
         };
-        let verdict = table.update_anywhere(key, ByRank(limit, now), judge);
-        verdict.unwrap_or_else(|| self.decide_any(key, cost, now, mode))
+        let table = self.clients.table()?;
+        table.update_anywhere(key, ByRank(limit, now), judge)
     }
 
     /// Returns the verdict on a request, and the change of the client's entry; `None` if the state

@@ -70,10 +70,7 @@ impl<'a> Part<'a> {
     /// Corrects a reservation's estimate to the actual cost. Returns `None`, with nothing changed, if
     /// the client is not in its home lines or no word is its new state.
     pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<()> {
-        let (place, Kept::Words(table)) = (self.place()?, &self.clients.kept) else {
-            return None;
-        };
-        let mut seen = table.at_home(&place)?;
+        let mut seen = self.place()?.at_home()?;
         loop {
             let after = WordRequest::committed(self.rule, seen.word()?, now, held, actual)?;
             if seen.apply(Change::Store(after)) {
@@ -104,10 +101,7 @@ impl<'a> Part<'a> {
     /// halves are read separately; [`AtHome::settle`] detects that.
     #[inline(always)]
     pub(super) fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
-        let Kept::Words(table) = &self.clients.kept else {
-            return None;
-        };
-        let seen = table.at_home(place)?;
+        let seen = place.at_home()?;
         let request = self.judge_seen(&seen, now)?;
         Some(AtHome {
             part: self,

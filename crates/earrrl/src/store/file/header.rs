@@ -31,7 +31,7 @@ use crate::store::table::{LAYOUT, SET_BYTES};
 /// The bytes of the fixed part.
 pub(super) const FIXED: usize = 4096;
 /// The number of the layout. Software of another layout refuses the file.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const MAGIC: [u8; 8] = *b"EARRRL\r\x1a";
 const BYTE_ORDER: u32 = 0x0102_0304;
 const TEXT: usize = 128;

@@ -3,7 +3,8 @@
 //!
 //! The state is a [`Word`] plus 2^87, so that unsigned states sort as the words do. The topmost
 //! 1/256 of the range is never a word: a state in it is a numbered *claim* of a slot that a thread
-//! is about to fill. A slot of zeroes is empty. The lowest bit of a fingerprint is set.
+//! is about to fill. The lowest bit of a key's fingerprint is set; that of a free slot is not. A slot of
+//! zeroes was never used, which `insert.rs` relies on, and a slot that is free again is *vacated*.
 
 pub use crate::algorithm::Word;
 
@@ -43,7 +44,7 @@ const CLAIM: u64 = 0xFF << (TOP_BITS - 8);
 
 /// The two halves of a slot's content. The high half is enough to find a client's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// The fingerprint, and the top 24 bits of the state.
     pub(super) high: u64,
     /// The low 64 bits of the state.
@@ -51,7 +52,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// The content of a slot that was never used. No slot becomes empty again.
     pub(super) const EMPTY: Self = Self { high: 0, low: 0 };
+    /// The content of a slot that was used and is free again. Like [`EMPTY`](Self::EMPTY), it has the least state,
+    /// and zeros where searches look.
+    pub(super) const VACATED: Self = Self {
+        high: 2 << TOP_BITS,
+        low: 0,
+    };
 
     #[inline(always)]
     pub(super) fn new(fingerprint: u64, word: Word) -> Self {
@@ -91,12 +99,17 @@ impl Entry {
 
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
-        fingerprint(self.high)
+        self.high >> TOP_BITS
     }
 
     #[inline(always)]
     pub(super) fn is_claim(self) -> bool {
-        is_claim(self.high)
+        self.high & TOP_MASK >= CLAIM
+    }
+
+    /// Returns true if the entry is a client's state: neither free nor claimed.
+    pub(super) fn is_state(self) -> bool {
+        self.fingerprint() & 1 == 1 && !self.is_claim()
     }
 
     #[inline(always)]
@@ -111,18 +124,6 @@ impl Entry {
             low: bits as u64,
         }
     }
-}
-
-/// Returns the fingerprint of an entry, given its high half.
-#[inline(always)]
-pub(super) fn fingerprint(high: u64) -> u64 {
-    high >> TOP_BITS
-}
-
-/// Returns true if an entry is a claim, given its high half.
-#[inline(always)]
-pub(super) fn is_claim(high: u64) -> bool {
-    high & TOP_MASK >= CLAIM
 }
 
 #[cold]
@@ -150,12 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_neither_words_nor_empty() {
+    fn claims_and_free_slots_are_no_states() {
         let claim = Entry::claim(1, u64::MAX);
-        assert!(claim.is_claim() && claim != Entry::EMPTY);
+        assert!(claim.is_claim() && !claim.is_state());
         assert_eq!(claim.fingerprint(), 1);
-        assert!(!Entry::new(FINGERPRINT_MASK, MAX_WORD).is_claim());
-        assert!(Entry::new(1, MIN_WORD) != Entry::EMPTY);
+        for free in [Entry::EMPTY, Entry::VACATED] {
+            assert!(!free.is_claim() && !free.is_state());
+            assert_eq!(free.word(), MIN_WORD);
+            assert_eq!(free.word_of(FINGERPRINT_MASK), None);
+        }
+        assert!(Entry::new(FINGERPRINT_MASK, MAX_WORD).is_state());
+        assert!(Entry::new(1, MIN_WORD).is_state());
     }
 
     proptest! {

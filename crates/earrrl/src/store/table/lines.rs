@@ -10,7 +10,7 @@ use super::slot::{Slot, prefer_huge_pages};
 
 /// The slots of one cache line.
 #[repr(C, align(64))]
-pub(super) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
+pub(crate) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
 
 // SAFETY: a line consists of its slots.
 #[allow(unsafe_code)]
@@ -86,48 +86,38 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         (line + LINES) % self.lines.len()
     }
 
-    /// Returns the slots of a home line's set that may hold the fingerprint, as a bit set. Like
-    /// [`Slot::matches`], it may contain too many slots but misses none.
+    /// Returns the lines of the set of a home line.
     #[inline(always)]
-    pub(super) fn matches_in_set(&self, home: usize, fingerprint: u64) -> u32 {
-        let set = self
-            .lines
-            .get(home / LINES * LINES..)
-            .and_then(|lines| lines.first_chunk());
-        let Some(set): Option<&[Line<S, LINE>; LINES]> = set else {
-            return 0;
-        };
-        let lines = set.iter().enumerate();
-        lines.fold(0, |found, (nth, line)| {
-            found | S::matches(&line.0, fingerprint) << (nth * LINE)
-        })
+    pub(super) fn set(&self, home: usize) -> &[Line<S, LINE>; LINES] {
+        let (sets, _) = self.lines.as_chunks();
+        &sets[home / LINES]
     }
 
-    /// Returns the indices of the slots in both sets that may hold the key, those of the first set first.
+    /// Returns the indices of the slots in both sets, or in the home lines alone, that may hold the key, those of the
+    /// first set first. Like [`Slot::matches`], it may return too many slots but misses none.
     #[inline(always)]
     pub(super) fn matches(
         &self,
         key: KeyHash,
+        only_at_home: bool,
     ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
-        let [first, second] = self.homes(key);
-        let in_set = |home| u64::from(self.matches_in_set(home, key.fingerprint()));
-        let mut found = in_set(first) | in_set(second) << (LINE * LINES);
+        let homes = self.homes(key);
+        let mut found = 0;
+        for (nth, home) in homes.into_iter().enumerate() {
+            let set = self.set(home);
+            let line = home % LINES;
+            let matches = if only_at_home {
+                S::matches(&set[line].0, key.fingerprint()) << (LINE * line)
+            } else {
+                S::matches_in(set, key.fingerprint())
+            };
+            found |= u64::from(matches) << (LINE * LINES * nth);
+        }
         core::iter::from_fn(move || {
             let nth = (found != 0).then(|| found.trailing_zeros() as usize)?;
             found &= found - 1;
-            let home = if nth < LINE * LINES { first } else { second };
+            let home = homes[nth / (LINE * LINES)];
             Some(home / LINES * LINES * LINE + nth % (LINE * LINES))
         })
-    }
-
-    /// Returns the indices of the slots in both sets, each set's home line first. The exclusive or with 0, 1, …
-    /// enumerates the lines of a set.
-    pub(super) fn candidates(
-        &self,
-        key: KeyHash,
-    ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
-        let homes = self.homes(key);
-        let lines = (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES));
-        lines.flat_map(|line| line * LINE..(line + 1) * LINE)
     }
 }

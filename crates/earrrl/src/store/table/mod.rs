@@ -9,14 +9,15 @@
 //! never moves to another slot, since no processor can do that atomically.
 //!
 //! # Eviction
-//! If a new client finds no empty slot, one of the clients with the lowest current rates is
+//! If a new client finds no free slot, one of the clients with the lowest current rates is
 //! evicted; see [`Order`]. A flood of keys that each occur once therefore
 //! evicts its own keys, never a client over its limit. A new client always gets a slot, since it
 //! would otherwise never be counted.
 //!
 //! # Concurrency
 //! There are no locks: an entry is changed by a 128-bit compare-and-swap, and read in halves that
-//! the swap validates. `insert.rs` proves that a key is never counted in two entries. A thread or
+//! the swap validates. A new client is one swap too, as long as its home lines have slots that were never used.
+//! `insert.rs` proves that a key is never counted in two entries. A thread or
 //! process that dies at any instant leaves the table consistent.
 //!
 //! # Memory
@@ -86,12 +87,11 @@ pub(crate) fn census(slots: &[u8]) -> (usize, usize) {
     let entries = slots
         .iter()
         .map(|bits| Entry::from_bits(u128::from_ne_bytes(*bits)));
-    entries
-        .filter(|entry| *entry != Entry::EMPTY)
-        .fold((0, 0), |(clients, claims), entry| {
-            let claim = usize::from(entry.is_claim());
-            (clients + 1 - claim, claims + claim)
-        })
+    entries.fold((0, 0), |(clients, claims), entry| {
+        let client = usize::from(entry.is_state());
+        let claim = usize::from(entry.is_claim());
+        (clients + client, claims + claim)
+    })
 }
 
 /// Returns the number of sets of a table for `capacity` clients.
@@ -121,11 +121,10 @@ pub struct Table {
 }
 
 /// A key and its two home lines.
-#[derive(Clone, Copy)]
-pub(crate) struct Lookup<'a>(raw::RawLookup<'a, AtomicSlot, LINE>);
+pub(crate) type Lookup<'a> = raw::Lookup<'a, AtomicSlot, LINE>;
 
 /// A client's entry as it was last read.
-pub(crate) struct ReadEntry<'a>(raw::RawReadEntry<'a, AtomicSlot>);
+pub(crate) type ReadEntry<'a> = raw::ReadEntry<'a, AtomicSlot>;
 
 /// A client in the table, as [`Table::iter`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,13 +295,7 @@ impl Table {
     /// Prefetches the home lines of a key, for a decision that follows a little later.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
-        self.prefetch_to(key, Purpose::Write);
-    }
-
-    /// Prefetches the home lines of a key for writing, or for reading if a write is less likely.
-    #[inline]
-    pub(crate) fn prefetch_to(&self, key: KeyHash, to: Purpose) {
-        let _ = self.place(key, to);
+        let _ = self.place(key, Purpose::Write);
     }
 
     /// Updates a client as [`update`](Self::update) does, also if it is absent or outside of its
@@ -320,13 +313,7 @@ impl Table {
     /// before they arrive.
     #[inline(always)]
     pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_> {
-        Lookup(self.raw.place(key, to))
-    }
-
-    /// Returns the key's entry if it is in one of the home lines. Nearly all entries are.
-    #[inline(always)]
-    pub(crate) fn at_home<'a>(&self, place: &Lookup<'a>) -> Option<ReadEntry<'a>> {
-        self.raw.at_home(&place.0).map(ReadEntry)
+        self.raw.place(key, to)
     }
 
     /// Returns a client's state, or `None` if the client is absent.
@@ -362,14 +349,15 @@ impl Table {
     /// is `None`. An entry that another thread changes meanwhile may be converted twice.
     pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
         self.raw.convert(|entry| {
-            convert(entry.word()).map_or(Entry::EMPTY, |word| Entry::new(entry.fingerprint(), word))
+            convert(entry.word())
+                .map_or(Entry::VACATED, |word| Entry::new(entry.fingerprint(), word))
         });
     }
 
     /// Removes all clients, and returns their number. A client that is updated meanwhile may be removed
     /// before or after that.
     pub(crate) fn clear(&self) -> usize {
-        self.raw.convert(|_| Entry::EMPTY)
+        self.raw.convert(|_| Entry::VACATED)
     }
 
     /// Copies all clients to an empty table of any size, which `order` fills; see `resize.rs`. No other thread
@@ -440,29 +428,6 @@ impl Table {
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.raw.bytes()
-    }
-}
-
-impl Lookup<'_> {
-    /// Returns the hash of the key.
-    #[inline(always)]
-    pub(crate) fn key(&self) -> KeyHash {
-        self.0.key
-    }
-}
-
-impl ReadEntry<'_> {
-    /// Returns the client's state; `None` if the slot does not hold it at the moment.
-    #[inline(always)]
-    pub(crate) fn word(&self) -> Option<Word> {
-        self.0.word()
-    }
-
-    /// Applies the change. Returns false if another thread changed the entry first, which is then
-    /// read again.
-    #[inline(always)]
-    pub(crate) fn apply(&mut self, change: Change) -> bool {
-        self.0.apply(change)
     }
 }
 

@@ -8,9 +8,9 @@ use loom::thread;
 use super::Change;
 use super::entry::{Entry, MIN_WORD, Word};
 use super::hash::KeyHash;
+use super::insert::Claim;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::Candidate;
 
 /// A slot whose accesses the model checker sees. Each half is read by a separate step.
 struct ModelSlot<const RESCANS: bool>(Mutex<Entry>);
@@ -44,12 +44,13 @@ impl<const RESCANS: bool> Slot for ModelSlot<RESCANS> {
     }
 }
 
-/// A table of two sets with one slot each: every key may be in either slot, and two keys fill the
-/// table.
-type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
+/// A table of two sets with one line each, so that every key may be in every slot. Lines of one slot have no slot
+/// that only claims fill; lines of two have one.
+type Model<const RESCANS: bool, const LINE: usize = 1> = RawTable<ModelSlot<RESCANS>, LINE, 1>;
 
 /// The operation of one thread of a model.
-type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + Send>;
+type Operation<const RESCANS: bool, T, const LINE: usize = 1> =
+    Box<dyn FnOnce(&Model<RESCANS, LINE>) -> T + Send>;
 
 /// A word that is lower than every word the tests store.
 const IDLE: Word = MIN_WORD;
@@ -59,7 +60,7 @@ fn key(fingerprint: u64, set: u64) -> KeyHash {
     KeyHash::from_bits(fingerprint | (set << 63))
 }
 
-fn count<const R: bool>(table: &Model<R>, key: KeyHash) -> Word {
+fn count<const R: bool, const L: usize>(table: &Model<R, L>, key: KeyHash) -> Word {
     table.update(
         key,
         || IDLE,
@@ -71,7 +72,7 @@ fn count<const R: bool>(table: &Model<R>, key: KeyHash) -> Word {
 }
 
 /// Returns the committed words of a key. More than one word is the error that these tests look for.
-fn words<const R: bool>(table: &Model<R>, key: KeyHash) -> Vec<Word> {
+fn words<const R: bool, const L: usize>(table: &Model<R, L>, key: KeyHash) -> Vec<Word> {
     table
         .entries(0..table.lines.slots())
         .filter(|entry| entry.fingerprint() == key.fingerprint())
@@ -95,9 +96,9 @@ fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
 }
 
 /// Runs each operation in a thread of its own, and returns the results.
-fn race<const R: bool, T: Send + 'static>(
-    table: &Arc<Model<R>>,
-    operations: Vec<Operation<R, T>>,
+fn race<const R: bool, const L: usize, T: Send + 'static>(
+    table: &Arc<Model<R, L>>,
+    operations: Vec<Operation<R, T, L>>,
 ) -> Vec<T> {
     let threads: Vec<_> = operations
         .into_iter()
@@ -112,8 +113,13 @@ fn race<const R: bool, T: Send + 'static>(
         .collect()
 }
 
-fn counting<const R: bool>(key: KeyHash) -> Operation<R, Word> {
+fn counting<const R: bool, const L: usize>(key: KeyHash) -> Operation<R, Word, L> {
     Box::new(move |table| count(table, key))
+}
+
+/// Removes a client, and returns its word or 0.
+fn removing<const R: bool, const L: usize>(key: KeyHash) -> Operation<R, Word, L> {
+    Box::new(move |table| table.update(key, || IDLE, |word| (Change::Remove, word.unwrap_or(0))))
 }
 
 /// The first slot of the key is freed between the searches of two threads, so the threads choose
@@ -122,11 +128,9 @@ fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
     let table = full_table::<R>(10, 20);
     let other = key(102, 0);
     let newcomer = key(7, 0);
-    let freeing: Operation<R, Word> =
-        Box::new(move |table| table.update(other, || IDLE, |_| (Change::Remove, 0)));
     race(
         &table,
-        vec![freeing, counting(newcomer), counting(newcomer)],
+        vec![removing(other), counting(newcomer), counting(newcomer)],
     );
     assert_eq!(words(&table, newcomer), [2]);
 }
@@ -174,7 +178,7 @@ fn without_the_rescan_the_model_finds_a_key_in_two_slots() {
 
 /// Three threads have found a key absent and are at different points of its insertion. The first
 /// has claimed the higher slot and rescanned; the second has then claimed the lower slot; the third
-/// saw both slots empty earlier, and claims the higher slot once it is empty again.
+/// saw both slots free earlier, and claims the higher slot once it is free again.
 fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
     let table = Arc::new(Model::<true>::new(2).unwrap());
     let key = key(7, 0);
@@ -187,20 +191,18 @@ fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
         table.finish(
             key,
             1,
-            &Candidate {
+            &Claim {
                 place: 0,
                 entry: second,
-                rank: 0,
             },
         )
     };
     let claim = move |table: &Model<true>| {
-        let seen = Candidate {
+        let seen = Claim {
             place: 1,
             entry: third,
-            rank: 0,
         };
-        table.lines.slot(1).swap(Entry::EMPTY, third).is_ok() && table.finish(key, 1, &seen)
+        table.lines.slot(1).swap(Entry::VACATED, third).is_ok() && table.finish(key, 1, &seen)
     };
     race(
         &table,
@@ -248,16 +250,55 @@ fn evictions_leave_no_key_twice() {
     });
 }
 
+/// Two threads count a new key while another thread removes the client of the first slot and lets a third client
+/// into the table: insertion, removal, eviction and the reuse of a slot in one history, in each state of the table:
+/// with never-used slots in the key's sequence, with none left but in the last slots of the lines, and full.
+fn a_key_meets_removal_eviction_and_reuse<const L: usize>(used: usize) {
+    let table = Arc::new(Model::<true, L>::new(2).unwrap());
+    let removed = key(101, 0);
+    for place in 0..used {
+        let entry = Entry::new(101 + 2 * place as u64, 10 + place as Word);
+        table.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
+    }
+    let newcomer = key(7, 0);
+    let third = key(9, 0);
+    let reuse = move |table: &Model<true, L>| {
+        table.update(removed, || IDLE, |_| (Change::Remove, ()));
+        count(table, third)
+    };
+    race(
+        &table,
+        vec![Box::new(reuse), counting(newcomer), counting(newcomer)],
+    );
+    let counted = words(&table, newcomer);
+    assert!(counted.len() <= 1, "a key in two slots: {counted:?}");
+    // The key is lost only if the third client evicted it from a table without room for both.
+    let has_room = used < 2 * L;
+    assert!(!has_room || counted == [2], "{counted:?}");
+    assert!(words(&table, third).len() <= 1);
+}
+
+#[test]
+fn removal_eviction_and_reuse_divide_no_key_in_lines_of_one_slot() {
+    for used in 0..=2 {
+        explore(2, move || a_key_meets_removal_eviction_and_reuse::<1>(used));
+    }
+}
+
+#[test]
+fn removal_eviction_and_reuse_divide_no_key_beside_last_slots() {
+    for used in 0..=4 {
+        explore(2, move || a_key_meets_removal_eviction_and_reuse::<2>(used));
+    }
+}
+
 #[test]
 fn a_reset_forgets_what_was_counted_before_it() {
     explore(3, || {
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
-        let reset: Operation<true, Word> = Box::new(move |table| {
-            table.update(key, || IDLE, |word| (Change::Remove, word.unwrap_or(0)))
-        });
-        let answers = race(&table, vec![reset, counting(key)]);
+        let answers = race(&table, vec![removing(key), counting(key)]);
         let left = words(&table, key).iter().sum::<Word>();
         // The word that the reset removed and the word that is left add up to everything that was
         // counted.
@@ -326,7 +367,9 @@ fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
         let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
-        table.lines.slot(1).swap(Entry::EMPTY, abandoned).unwrap();
+        for (place, entry) in [(0, Entry::VACATED), (1, abandoned)] {
+            table.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
+        }
         race(&table, vec![counting(key), counting(key)]);
         assert_eq!(words(&table, key), [2]);
         assert!((0..2).all(|place| !table.lines.slot(place).load().is_claim()));

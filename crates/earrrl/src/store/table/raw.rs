@@ -1,10 +1,11 @@
 //! The table over any kind of slot: finds a key, changes its state, and iterates over all slots.
 
+use core::cell::Cell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-use super::entry::{Change, Entry, Word, fingerprint, is_claim};
+use super::entry::{Change, Entry, Word};
 use super::hash::KeyHash;
 use super::lines::Lines;
 use super::region::{Region, Shareable};
@@ -42,33 +43,42 @@ const SMALL: usize = 16;
 /// other for a while.
 const PAUSES: usize = 32;
 
+/// The number of look-ups that prefetch all lines of both sets after a key was not in its home lines. In a flood of
+/// new clients, nearly every look-up needs these lines; this many are fetched together in a batch or a pipeline.
+const WIDE_LOOKUPS: u32 = 32;
+
+std::thread_local! {
+    /// The number of coming look-ups of this thread that prefetch all lines of both sets.
+    static WIDE: Cell<u32> = const { Cell::new(0) };
+}
+
 /// A key and its home lines.
-pub(super) struct RawLookup<'a, S, const LINE: usize> {
-    pub(super) key: KeyHash,
+pub(crate) struct Lookup<'a, S, const LINE: usize> {
+    pub(crate) key: KeyHash,
     homes: [&'a [S; LINE]; 2],
 }
 
-// Derived, this would demand that slots can be copied.
-impl<S, const LINE: usize> Clone for RawLookup<'_, S, LINE> {
-    fn clone(&self) -> Self {
-        *self
+impl<'a, S: Slot, const LINE: usize> Lookup<'a, S, LINE> {
+    /// Returns the key's entry if it is in one of the home lines. Nearly all entries are.
+    #[inline(always)]
+    pub(crate) fn at_home(&self) -> Option<ReadEntry<'a, S>> {
+        let slot = find_at_home(self.homes, self.key)?;
+        Some(ReadEntry::read(self.key, slot))
     }
 }
-
-impl<S, const LINE: usize> Copy for RawLookup<'_, S, LINE> {}
 
 /// The result of a search for a key.
 enum Found<'a, S> {
     /// A slot that holds the key's state, or held it a moment ago.
     State(&'a S),
-    /// No state, but perhaps a claim of the key.
-    Claim,
+    /// No state, but perhaps a claim of the key at this place.
+    Claim(usize),
     /// No entry of the key.
     Nothing,
 }
 
 /// The entry of a key as it was last read. A change is made only if the entry is still the same.
-pub(super) struct RawReadEntry<'a, S> {
+pub(crate) struct ReadEntry<'a, S> {
     key: KeyHash,
     slot: &'a S,
     /// The entry. Its halves are read separately, so it may be torn; the swap then fails.
@@ -113,7 +123,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
     /// fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
-        &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
+        // A division would take longer than all else; the number of shards is a power of two.
+        &self.shards[(fingerprint >> 1) as usize & (self.shards.len() - 1)]
     }
 
     /// Notes that a client's state is forgotten.
@@ -148,24 +159,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        let at_home = self
-            .at_home(&self.place(key, Purpose::Write))
-            .and_then(|seen| seen.update(&decide));
+        let at_home = self.place(key, Purpose::Write).at_home();
+        let at_home = at_home.and_then(|seen| seen.update(&decide));
         at_home.unwrap_or_else(|| self.update_anywhere(key, order, decide))
-    }
-
-    /// Finds a key in its home lines; see [`Table::at_home`](super::Table::at_home).
-    #[inline(always)]
-    pub(super) fn at_home<'a>(
-        &self,
-        place: &RawLookup<'a, S, LINE>,
-    ) -> Option<RawReadEntry<'a, S>> {
-        let RawLookup { key, homes } = *place;
-        Some(RawReadEntry::read(key, find_at_home(homes, key)?))
     }
 
     /// Updates a client wherever its entry is; see
     /// [`Table::update_anywhere`](super::Table::update_anywhere).
+    #[inline(never)]
     pub(super) fn update_anywhere<R>(
         &self,
         key: KeyHash,
@@ -173,50 +174,82 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         loop {
-            let found = self.find(key);
-            if let Found::State(slot) = found
-                && let Some(answer) = RawReadEntry::read(key, slot).update(&decide)
-            {
-                return answer;
+            // In this order; see `insert.rs`.
+            let unused = self.first_unused(key);
+            if unused.is_none() {
+                WIDE.set(WIDE_LOOKUPS);
+            }
+            let found = self.find(key, unused.is_some());
+            if let Found::State(slot) = found {
+                match ReadEntry::read(key, slot).update(&decide) {
+                    Some(answer) => return answer,
+                    None => continue,
+                }
             }
             let (change, answer) = decide(None);
-            let is_claimed = !matches!(found, Found::Nothing);
-            match change {
-                Change::Store(word) if !self.insert(key, word, is_claimed, &order) => {}
-                _ => return answer,
+            let Change::Store(word) = change else {
+                return answer;
+            };
+            let is_stored = match (unused, found) {
+                (Some(slot), _) => fill(slot, Entry::new(key.fingerprint(), word)),
+                (None, Found::Claim(place)) => self.take_over(key, word, place),
+                (None, _) => self.insert(key, word, &order),
+            };
+            if is_stored {
+                return answer;
             }
         }
     }
 
-    /// Finds a key in both sets. Claims of the key are skipped, since its state may be in a later slot.
-    fn find(&self, key: KeyHash) -> Found<'_, S> {
+    /// Finds a key in both sets, or in its home lines alone. Claims of the key are skipped, since its state may be in
+    /// a later slot.
+    #[inline(always)]
+    fn find(&self, key: KeyHash, only_at_home: bool) -> Found<'_, S> {
         let mut found = Found::Nothing;
-        for slot in self.lines.matches(key).map(|place| self.lines.slot(place)) {
-            if holds(slot, key) {
+        for place in self.lines.matches(key, only_at_home) {
+            let slot = self.lines.slot(place);
+            let entry = slot.read();
+            if entry.fingerprint() != key.fingerprint() {
+                continue;
+            }
+            if !entry.is_claim() {
                 return Found::State(slot);
             }
-            found = Found::Claim;
+            found = Found::Claim(place);
         }
         found
     }
 
-    /// Prefetches the two home lines of a key at once, and returns them.
+    /// Prefetches the two home lines of a key at once, and returns them. Prefetches all lines of both sets if this
+    /// thread has recently looked for keys there.
     #[inline(always)]
-    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> RawLookup<'_, S, LINE> {
+    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
         prefetch(homes[0], to);
         prefetch(homes[1], to);
-        RawLookup { key, homes }
+        if WIDE.get() > 0 {
+            self.prefetch_sets(key);
+        }
+        Lookup { key, homes }
     }
 
-    /// Replaces every committed entry by the one that `convert` returns, and returns their number. Other
+    #[inline(never)]
+    fn prefetch_sets(&self, key: KeyHash) {
+        WIDE.set(WIDE.get() - 1);
+        for home in self.lines.homes(key) {
+            let lines = self.lines.set(home);
+            lines.iter().for_each(|line| prefetch(line, Purpose::Read));
+        }
+    }
+
+    /// Replaces every client's entry by the one that `convert` returns, and returns their number. Other
     /// threads and processes may use the table: each client is replaced before or after what they do.
     pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) -> usize {
         let slots = (0..self.lines.slots()).map(|place| self.lines.slot(place));
         slots
             .filter(|slot| {
                 let mut entry = slot.load();
-                while entry != Entry::EMPTY && !entry.is_claim() {
+                while entry.is_state() {
                     match slot.swap(entry, convert(entry)) {
                         Ok(()) => return true,
                         Err(found) => entry = found,
@@ -234,37 +267,30 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     ) -> impl Iterator<Item = Entry> {
         places
             .map(|place| self.lines.slot(place).load())
-            .filter(|entry| *entry != Entry::EMPTY && !entry.is_claim())
+            .filter(|entry| entry.is_state())
     }
 }
 
-impl<'a, S: Slot> RawReadEntry<'a, S> {
+impl<'a, S: Slot> ReadEntry<'a, S> {
     #[inline(always)]
     fn read(key: KeyHash, slot: &'a S) -> Self {
-        let high = slot.high();
-        Self {
-            key,
-            slot,
-            entry: Entry {
-                high,
-                low: slot.low(),
-            },
-        }
+        let entry = slot.read();
+        Self { key, slot, entry }
     }
 
-    /// Returns the client's state; `None` if the entry is a claim or no longer belongs to the key.
+    /// Returns the client's state; `None` if the entry does not belong to the key.
     #[inline(always)]
-    pub(super) fn word(&self) -> Option<Word> {
+    pub(crate) fn word(&self) -> Option<Word> {
         self.entry.word_of(self.key.fingerprint())
     }
 
     /// Applies the change. Returns false if another thread changed the entry first, which is then
     /// read again.
     #[inline(always)]
-    pub(super) fn apply(&mut self, change: Change) -> bool {
+    pub(crate) fn apply(&mut self, change: Change) -> bool {
         let found = match change {
             Change::Store(word) => self.swap(Entry::new(self.key.fingerprint(), word)),
-            Change::Remove => self.swap(Entry::EMPTY),
+            Change::Remove => self.swap(Entry::VACATED),
             Change::Keep => self.slot.load(),
         };
         let unchanged = found == self.entry;
@@ -308,8 +334,9 @@ fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash
     homes[1].get(matches.trailing_zeros() as usize)
 }
 
-#[inline(always)]
-fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
-    let high = slot.high();
-    fingerprint(high) == key.fingerprint() && !is_claim(high)
+/// Stores the first state of a key in a slot that was never used. Returns false if another thread was faster.
+fn fill(unused: &impl Slot, state: Entry) -> bool {
+    // In a damaged file, the low half of an empty slot may be another number than 0.
+    let seen = unused.read();
+    seen.high == 0 && unused.swap(seen, state).is_ok()
 }

@@ -25,37 +25,46 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let sets = self.lines.slots() / slots_in_set;
         let new_sets = into.lines.slots() / slots_in_set;
         let idle = rank_of(order.idle());
+        into.vacate();
         for place in 0..self.lines.slots() {
             let entry = self.lines.slot(place).load();
-            let is_kept = entry != Entry::EMPTY && !entry.is_claim();
-            if !is_kept || rank_in(order, entry) <= idle {
+            if !entry.is_state() || rank_in(order, entry) <= idle {
                 continue;
             }
             let set = place / slots_in_set;
             let before = (set + sets - 1) % sets;
             let is_next = (sets <= FEW).then(|| new_sets_of(before, sets, new_sets));
             for new in new_sets_of(set, sets, new_sets).chain(is_next.into_iter().flatten()) {
-                into.put_once(new * slots_in_set..(new + 1) * slots_in_set, entry, order);
+                into.put(new * slots_in_set..(new + 1) * slots_in_set, entry, order);
             }
         }
     }
 
-    /// Stores a state in a set, of which these are the slots. If the key is there already, the greater state
-    /// stays, which allows less.
-    fn put_once(&self, slots: Range<usize>, state: Entry, order: &impl Order) {
-        let first = slots.start;
-        for place in slots {
-            let slot = self.lines.slot(place);
-            let there = slot.load();
-            if there.fingerprint() == state.fingerprint() {
-                if there.word() < state.word() {
-                    // No other thread uses the table.
-                    let _ = slot.swap(there, state);
-                }
-                return;
-            }
+    /// Vacates the empty slots. A copied client may be anywhere in its sets, so a later slot of its sequence must
+    /// not be found unused.
+    fn vacate(&self) {
+        for place in 0..self.lines.slots() {
+            let _ = self.lines.slot(place).swap(Entry::EMPTY, Entry::VACATED);
         }
-        self.put_near(first, state, order);
+    }
+
+    /// Stores a state in a set, of which these are the slots: in that of the same key if the state is greater, which
+    /// allows less, and otherwise in the one with the lowest rank, if it is below that of the state. No other thread
+    /// uses the table.
+    fn put(&self, slots: Range<usize>, state: Entry, order: &impl Order) {
+        let slots = slots.map(|place| self.lines.slot(place));
+        let by_rank = |slot: &&S| {
+            let there = slot.load();
+            let is_same = there.fingerprint() == state.fingerprint();
+            (!is_same, rank_in(order, there))
+        };
+        let Some(slot) = slots.min_by_key(by_rank) else {
+            return;
+        };
+        let there = slot.load();
+        if rank_in(order, there) < rank_in(order, state) {
+            let _ = slot.swap(there, state);
+        }
     }
 }
 

@@ -6,11 +6,12 @@
 //! processors, and Miri, use `portable_atomic`. The model checker uses its own [`Slot`].
 #![allow(unsafe_code)]
 
-use super::entry::{Entry, fingerprint};
+use super::entry::Entry;
+use super::lines::Line;
 use crate::algorithm::Policy;
 
 /// The memory operations that the table needs. Every operation is sequentially consistent.
-pub(super) trait Slot: Sync {
+pub(crate) trait Slot: Sync {
     /// True if an insertion rescans. Only a model that shows what goes wrong without the rescan
     /// sets this to false.
     const RESCANS: bool = true;
@@ -24,6 +25,14 @@ pub(super) trait Slot: Sync {
     /// earlier, it may form an entry that never existed; a swap or a [`load`](Self::load) detects
     /// that.
     fn low(&self) -> u64;
+
+    /// Returns both halves, which are read separately and may form an entry that never existed.
+    #[inline(always)]
+    fn read(&self) -> Entry {
+        let high = self.high();
+        let low = self.low();
+        Entry { high, low }
+    }
 
     /// Returns both halves as they were at the same instant.
     fn load(&self) -> Entry;
@@ -39,10 +48,32 @@ pub(super) trait Slot: Sync {
     where
         Self: Sized,
     {
-        let is_match = |slot: &Self| u32::from(fingerprint(slot.high()) == wanted);
+        let fingerprint = |slot: &Self| {
+            Entry {
+                high: slot.high(),
+                low: 0,
+            }
+            .fingerprint()
+        };
+        let is_match = |slot| u32::from(fingerprint(slot) == wanted);
         line.iter()
             .enumerate()
             .fold(0, |found, (nth, slot)| found | is_match(slot) << nth)
+    }
+
+    /// Returns the slots of a set that may hold the fingerprint, as [`matches`](Self::matches) does for a line.
+    #[inline(always)]
+    fn matches_in<const LINE: usize, const LINES: usize>(
+        set: &[Line<Self, LINE>; LINES],
+        wanted: u64,
+    ) -> u32
+    where
+        Self: Sized,
+    {
+        let lines = set.iter().enumerate();
+        lines.fold(0, |found, (nth, line)| {
+            found | Self::matches(&line.0, wanted) << (nth * LINE)
+        })
     }
 }
 
@@ -118,13 +149,17 @@ pub(super) fn prefetch<T>(target: &T, to: Purpose) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod native {
     use core::arch::asm;
+    use core::arch::x86_64::{
+        __m128i, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_movemask_epi8, _mm_movemask_ps,
+        _mm_packs_epi16, _mm_packs_epi32, _mm_set1_epi32,
+    };
     use core::cell::UnsafeCell;
 
-    use super::{Entry, Slot};
+    use super::{Entry, Line, Slot};
 
     /// A slot in ordinary memory. Little-endian, so the low half comes first.
     #[repr(C, align(16))]
-    pub(in super::super) struct AtomicSlot(UnsafeCell<[u64; 2]>);
+    pub(crate) struct AtomicSlot(UnsafeCell<[u64; 2]>);
 
     // SAFETY: the cell is reached only by the instructions below, each of which is atomic.
     unsafe impl Sync for AtomicSlot {}
@@ -194,14 +229,12 @@ mod native {
             if !std::arch::is_x86_feature_detected!("avx") {
                 return self.compare_exchange(Entry::EMPTY, Entry::EMPTY).1;
             }
-            let both: core::arch::x86_64::__m128i;
+            let both: __m128i;
             // SAFETY: an aligned 16-byte load of the cell.
             unsafe {
                 asm!("movdqa {}, xmmword ptr [{}]", out(xmm_reg) both, in(reg) self.0.get(),
                     options(nostack, preserves_flags, readonly));
-                Entry::from_bits(core::mem::transmute::<core::arch::x86_64::__m128i, u128>(
-                    both,
-                ))
+                Entry::from_bits(core::mem::transmute::<__m128i, u128>(both))
             }
         }
 
@@ -214,31 +247,46 @@ mod native {
         /// Compares the topmost 32 bits of the fingerprints of all four slots at once.
         #[inline(always)]
         fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32 {
-            const { assert!(LINE == 4) };
-            let found: u32;
-            // SAFETY: aligned loads of the line's four slots. Only the topmost 32 bits of each slot
-            // are used, and each of these is loaded by one access.
+            // SAFETY: every x86-64 processor has these instructions.
+            unsafe { _mm_movemask_ps(_mm_castsi128_ps(compare(line, wanted))) as u32 }
+        }
+
+        /// Compares as `matches` does, and packs the answers of all four lines into one register.
+        #[inline(always)]
+        fn matches_in<const LINE: usize, const LINES: usize>(
+            set: &[Line<Self, LINE>; LINES],
+            wanted: u64,
+        ) -> u32 {
+            const { assert!(LINES == 4) };
+            let [a, b, c, d] = [0, 1, 2, 3].map(|nth| compare(&set[nth].0, wanted));
+            // SAFETY: as in `matches`.
             unsafe {
-                asm!(
-                    "movd {wanted}, {top:e}",
-                    "pshufd {wanted}, {wanted}, 0",
-                    "movdqa {a}, xmmword ptr [{line}]",
-                    "movdqa {b}, xmmword ptr [{line} + 32]",
-                    "punpckhdq {a}, xmmword ptr [{line} + 16]",
-                    "punpckhdq {b}, xmmword ptr [{line} + 48]",
-                    "punpckhqdq {a}, {b}",
-                    "pcmpeqd {a}, {wanted}",
-                    "movmskps {found:e}, {a}",
-                    line = in(reg) line.as_ptr(),
-                    top = in(reg) (wanted >> 8) as u32,
-                    wanted = out(xmm_reg) _,
-                    a = out(xmm_reg) _,
-                    b = out(xmm_reg) _,
-                    found = out(reg) found,
-                    options(nostack, preserves_flags, readonly),
-                );
+                let packed = _mm_packs_epi16(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d));
+                _mm_movemask_epi8(packed) as u32
             }
-            found
+        }
+    }
+
+    /// Compares the topmost 32 bits of the fingerprints of all four slots of a line with those of `wanted`.
+    #[inline(always)]
+    fn compare<const LINE: usize>(line: &[AtomicSlot; LINE], wanted: u64) -> __m128i {
+        const { assert!(LINE == 4) };
+        let tops: __m128i;
+        // SAFETY: aligned loads of the line's four slots. Only the topmost 32 bits of each slot
+        // are used, and each of these is loaded by one access.
+        unsafe {
+            asm!(
+                "movdqa {tops}, xmmword ptr [{line}]",
+                "movdqa {rest}, xmmword ptr [{line} + 32]",
+                "punpckhdq {tops}, xmmword ptr [{line} + 16]",
+                "punpckhdq {rest}, xmmword ptr [{line} + 48]",
+                "punpckhqdq {tops}, {rest}",
+                line = in(reg) line.as_ptr(),
+                tops = out(xmm_reg) tops,
+                rest = out(xmm_reg) _,
+                options(nostack, preserves_flags, readonly),
+            );
+            _mm_cmpeq_epi32(tops, _mm_set1_epi32((wanted >> 8) as i32))
         }
     }
 }
@@ -252,7 +300,7 @@ mod native {
     use super::{Entry, Slot};
 
     /// A slot in ordinary memory.
-    pub(in super::super) struct AtomicSlot(AtomicU128);
+    pub(crate) struct AtomicSlot(AtomicU128);
 
     impl Slot for AtomicSlot {
         fn vacant() -> Self {
@@ -287,7 +335,7 @@ mod native {
     }
 }
 
-pub(super) use native::AtomicSlot;
+pub(crate) use native::AtomicSlot;
 
 // SAFETY: all 128 bits of a slot are a valid entry, and are changed as a whole. Tables are built
 // only where that takes one instruction and no lock.

@@ -5,9 +5,9 @@
 //! * States further ahead of the present than any request could have moved them. Without the sweep,
 //!   flipped bits could lock a client out for centuries, and such a client is never evicted.
 //! * The lesser of two states of one key in one set. After a power failure, the pages of a file are
-//!   of different ages, so a key that moved may be found at its old place too. A pair that is
-//!   divided between two sets cannot be recognised by fingerprints; the key then has the state that
-//!   a search finds first.
+//!   of different ages, so a key that moved may be found at its old place too, and a slot that was used may
+//!   be empty again. A pair that is divided between two sets cannot be recognised by fingerprints; the key
+//!   then has the state that a search finds first.
 
 use super::entry::{Entry, Word};
 use super::raw::RawTable;
@@ -39,7 +39,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     fn sweep_set(&self, places: core::ops::Range<usize>, latest: Word, swept: &mut Swept) {
         for place in places.clone() {
             let entry = self.lines.slot(place).load();
-            if entry == Entry::EMPTY {
+            if entry == Entry::EMPTY || entry == Entry::VACATED {
                 continue;
             }
             let count = if entry.is_claim() {
@@ -52,7 +52,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
                 continue;
             };
             *count += 1;
-            let _ = self.lines.slot(place).swap(entry, Entry::EMPTY);
+            let _ = self.lines.slot(place).swap(entry, Entry::VACATED);
         }
     }
 
@@ -65,12 +65,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         mut places: core::ops::Range<usize>,
     ) -> bool {
         places.any(|other| {
-            let slot = self.lines.slot(other);
-            if other == place || super::entry::fingerprint(slot.high()) != entry.fingerprint() {
-                return false;
-            }
-            let other_entry = slot.load();
-            !other_entry.is_claim() && (other_entry.word(), other) > (entry.word(), place)
+            let other_entry = self.lines.slot(other).load();
+            other_entry.fingerprint() == entry.fingerprint()
+                && !other_entry.is_claim()
+                && (other_entry.word(), other) > (entry.word(), place)
         })
     }
 }
