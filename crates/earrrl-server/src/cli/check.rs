@@ -1,7 +1,6 @@
 //! The command `earrrl check`: one request to a running server.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use axum::http::Method;
@@ -9,8 +8,7 @@ use earrrl::Cost;
 use serde_json::{Value, json};
 
 use super::CliFailure;
-use super::http_client::{HttpClient, detail};
-use super::server_address::ServerAddress;
+use super::http_client::{ServerOptions, detail};
 
 /// Ask a running server. Exit status 0: allowed, 1: denied, 2: error.
 #[derive(Debug, clap::Args)]
@@ -26,20 +24,8 @@ pub(super) struct CheckArgs {
     /// Do not count the request.
     #[arg(long)]
     peek: bool,
-    /// The server's HTTP address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`, `8080`.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "EARRRL_SERVER",
-        default_value = "127.0.0.1:8080"
-    )]
-    server: ServerAddress,
-    /// The certificate authority of an https server, a PEM file; otherwise the system's.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// The token.
-    #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    #[command(flatten)]
+    server: ServerOptions,
     /// Print nothing.
     #[arg(long, short)]
     quiet: bool,
@@ -47,10 +33,7 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: CheckArgs) -> Result<ExitCode, CliFailure> {
     let body = body(&args);
-    let CheckArgs {
-        server, token, ca, ..
-    } = args;
-    let client = HttpClient::new(server, token, ca.as_deref()).map_err(CliFailure::new)?;
+    let client = args.server.client().map_err(CliFailure::new)?;
     let path = if args.peek { "/v1/peek" } else { "/v1/check" };
     let (status, body) = client
         .send(Method::POST, path, Some(body))

@@ -4,7 +4,7 @@
 
 use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Command, Error};
-use earrrl_server::config::suggest::nearest;
+use earrrl::internal::nearest;
 
 /// The commands whose options can be set by environment variables.
 const COMMANDS: [&str; 3] = ["replay", "suggest", "simulate"];

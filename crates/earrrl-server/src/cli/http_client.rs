@@ -1,7 +1,7 @@
 //! Requests to a server, over TCP, TLS or a Unix socket.
 
 use std::error::Error;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -24,6 +24,28 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of the largest response that is read, in bytes.
 const MAX_ANSWER_LEN: usize = 16 * 1024 * 1024;
 
+/// The options that name a running server.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServerOptions {
+    /// The server's HTTP or admin address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`, `8080`.
+    #[arg(long, value_name = "ADDR", env = "EARRRL_SERVER")]
+    #[arg(default_value = "127.0.0.1:8080")]
+    server: ServerAddress,
+    /// The certificate authority of an https server, a PEM file; otherwise the system's.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// A token with the scope `check` or `peek`, for `top` with `top` and `peek`; or the admin token.
+    #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+impl ServerOptions {
+    /// Prepares requests to the server.
+    pub(super) fn client(self) -> Result<HttpClient, String> {
+        HttpClient::new(self.server, self.token, self.ca)
+    }
+}
+
 /// A connection that carries HTTP.
 trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
@@ -43,7 +65,7 @@ impl HttpClient {
     pub(super) fn new(
         address: ServerAddress,
         token: Option<String>,
-        ca: Option<&Path>,
+        ca: Option<PathBuf>,
     ) -> Result<Self, String> {
         if token
             .as_ref()
@@ -57,10 +79,7 @@ impl HttpClient {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let tls = match &address {
             ServerAddress::Tls(host) => {
-                let files = PlaneTls {
-                    ca: ca.map(Path::to_owned),
-                    cert: None,
-                };
+                let files = PlaneTls { ca, cert: None };
                 Some(Dial::new(host, &files, b"http/1.1")?)
             }
             ServerAddress::Plain(_) | ServerAddress::Unix(_) => None,

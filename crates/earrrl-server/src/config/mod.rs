@@ -5,36 +5,29 @@
 
 pub mod access;
 pub mod attribute;
-mod bounds;
 mod byte_map;
 mod caution;
 pub mod condition_index;
 pub mod engine;
 pub mod envoy;
+mod files;
 pub mod listen;
-pub mod names;
 mod problem;
-pub mod redis;
 pub mod rule;
 pub mod server;
-pub mod suggest;
 mod table;
-pub mod tls;
-mod value;
 mod yaml;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::{EngineConfig, StateConfig};
+pub use engine::{DEFAULT_CAPACITY, EngineConfig, StateConfig};
 pub use envoy::EnvoyConfig;
+pub use files::{MAX_FILE_LEN, read_bytes};
 pub use problem::{ConfigError, ConfigProblem};
-pub use rule::RuleConfig;
-pub use server::ServerConfig;
-pub use tls::TlsConfig;
-pub use value::read_bytes;
+pub use rule::{MAX_RULES, RuleConfig};
+pub use server::{ServerConfig, TlsConfig};
 
 use earrrl::internal::DEFAULT_MAX_HOLDS;
 use earrrl_tower::ClientAddress;
@@ -84,7 +77,7 @@ impl Default for Config {
 /// Returns the name of a file for errors, and its text.
 fn read(path: &Path) -> Result<(String, String), ConfigError> {
     let name = path.display().to_string();
-    match value::read(path) {
+    match files::read(path) {
         Ok(text) => Ok((name, text)),
         Err(error) => Err(ConfigError::unreadable(&name, error.to_string())),
     }
@@ -224,7 +217,7 @@ impl Config {
         self.server = ServerConfig::read(table, rules);
         if table.has("tls") {
             let tls = table.table("tls");
-            self.tls_places = tls::places(&tls);
+            self.tls_places = server::tls_places(&tls);
             self.server.tls = Some(TlsConfig::read(&tls));
         }
         if let Some(field) = table.field("proxy_protocol")

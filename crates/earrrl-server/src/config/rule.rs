@@ -1,9 +1,8 @@
 //! The `[[rule]]` tables of the configuration.
 
-mod action;
 mod cost;
-mod limit;
 mod overrides;
+mod terms;
 
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
@@ -14,21 +13,63 @@ use earrrl_redis::Consistency;
 use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;
 
-use self::action::CONSISTENCY;
 use self::cost::min_cost;
-use self::limit::Terms;
 use self::overrides::overrides;
+use self::terms::Terms;
 use super::attribute::{Condition, KeyPart, conditions, key_parts};
-use super::bounds::MAX_RULES;
 use super::engine::EngineConfig;
 use super::table::{Field, Table};
 
-pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;
+pub(super) use self::cost::check_passes;
 pub use self::overrides::Override;
+pub use self::terms::action_name;
 
+/// The largest number of rules in a configuration.
+pub const MAX_RULES: usize = 1000;
 /// The bounds of a rule's capacity, in clients.
 pub(super) const CAPACITIES: RangeInclusive<u64> = 1..=10_000_000_000;
+
+/// The consistencies of a rule's decisions.
+const CONSISTENCY: [(&str, Consistency); 2] =
+    [("exact", Consistency::Exact), ("near", Consistency::Near)];
+
+/// The verdict of a rule when the engine fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// The rule does not deny the request, so the other rules decide.
+    Allow,
+    /// The rule denies the request.
+    Deny,
+}
+
+impl OnError {
+    /// The names of the verdicts.
+    const NAMED: [(&str, Self); 2] = [("allow", Self::Allow), ("deny", Self::Deny)];
+}
+
+/// The treatment of a request that lacks an attribute of a rule's key, or whose value of it is
+/// empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissing {
+    /// All such requests count as one client, so that no client evades the limit by leaving the
+    /// attribute out.
+    #[default]
+    Share,
+    /// The rule does not apply to such requests.
+    Skip,
+    /// Such requests are denied.
+    Deny,
+}
+
+impl OnMissing {
+    /// The names of the treatments.
+    const NAMED: [(&str, Self); 3] = [
+        ("share", Self::Share),
+        ("skip", Self::Skip),
+        ("deny", Self::Deny),
+    ];
+}
 
 /// A validated rule of the configuration.
 #[derive(Clone, Debug)]

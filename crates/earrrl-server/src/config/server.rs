@@ -1,16 +1,19 @@
-//! The `[server]` and `[client_address]` tables of the configuration.
+//! The `[server]` and `[client_address]` tables of the configuration, and the tables in them but for the tokens.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::path::PathBuf;
 
 use axum::http::HeaderName;
+use earrrl::internal::NameOptions;
 
 use super::access::Tokens;
 use super::attribute::{Condition, network};
+use super::files::path_of;
 use super::listen::{ListenAddress, Protocol};
-use super::names::NamesConfig;
 use super::table::{Field, Table, defaults, shown};
-use super::tls::TlsConfig;
 
 use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
@@ -273,4 +276,122 @@ fn source(name: &str) -> Option<AddressSource> {
         "forwarded" => AddressSource::Forwarded,
         _ => AddressSource::Header(name),
     })
+}
+
+/// The validated `[server.tls]` table. Its files are read when the server starts and whenever they
+/// change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsConfig {
+    /// The PEM file of the server's certificate and its chain.
+    pub cert: PathBuf,
+    /// The PEM file of the server's private key.
+    pub key: PathBuf,
+    /// The PEM file of the CA certificates that verify clients; `None` if clients need no
+    /// certificate.
+    pub client_ca: Option<PathBuf>,
+    /// The names that are accepted in clients' certificates, which need one of them; empty for any
+    /// name.
+    pub client_names: Vec<String>,
+    /// The protocols whose listeners use TLS.
+    pub listeners: Vec<Protocol>,
+}
+
+impl TlsConfig {
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        let file = |field: Field<'_>| field.path().unwrap_or_default();
+        table.only_if(
+            table.has("client_ca"),
+            "client_ca, without which clients show no certificate",
+            &["client_names"],
+        );
+        let names = table.items("client_names").into_iter();
+        let name = |text: &str| Some(text.to_owned()).filter(|name| !name.is_empty());
+        // The default leaves out `admin`, since health probes have no certificates.
+        let usual = || vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];
+        Self {
+            cert: table.required("cert").map(file).unwrap_or_default(),
+            key: table.required("key").map(file).unwrap_or_default(),
+            client_ca: table.field("client_ca").map(file),
+            client_names: names
+                .filter_map(|field| field.parsed("a DNS name or a URI", name))
+                .collect(),
+            listeners: Protocol::list(table, "listeners").unwrap_or_else(usual),
+        }
+    }
+
+    /// Returns true if the listener of this protocol uses TLS.
+    pub fn covers(&self, protocol: Protocol) -> bool {
+        self.listeners.contains(&protocol)
+    }
+}
+
+/// Returns the paths of the configured TLS files, with their places in the text.
+pub(super) fn tls_places(table: &Table<'_>) -> Vec<(PathBuf, Range<usize>)> {
+    let fields = ["cert", "key", "client_ca"].map(|name| table.field(name));
+    let place = |field: Field<'_>| Some((path_of(field.text()?).ok()?, field.span()));
+    let named = fields.into_iter().flatten().filter(|field| field.is_text());
+    named.filter_map(place).collect()
+}
+
+/// The length of the shortest key of the HMAC, in bytes.
+const MIN_KEY_LEN: usize = 16;
+
+/// The validated `[server.names]` table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NamesConfig {
+    /// The bounds of each rule's directory of names. With a capacity of 0, no names are kept.
+    pub options: NameOptions,
+    /// The key of the HMAC that replaces names; `None` if names are kept as they are.
+    pub hmac_key: Option<HmacKey>,
+}
+
+/// The secret key of an HMAC, which is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HmacKey(pub String);
+
+impl fmt::Debug for HmacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HmacKey(…)")
+    }
+}
+
+impl NamesConfig {
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        let mut options = NameOptions::default();
+        let count = |name, bounds, usual: usize| {
+            table
+                .number(name, bounds)
+                .map_or(usual, |count| count as usize)
+        };
+        options.from = table
+            .field("from")
+            .and_then(fraction)
+            .unwrap_or(options.from);
+        options.capacity = count("capacity", 0..=1_000_000, options.capacity);
+        options.max_bytes = count("max_bytes", 16..=4096, options.max_bytes);
+        Self {
+            options,
+            hmac_key: hmac_key(table).map(HmacKey),
+        }
+    }
+}
+
+/// Returns the number from 0 to 1 in a field.
+fn fraction(field: Field<'_>) -> Option<f64> {
+    let number = field.digits()?.parse();
+    let number = number.ok().filter(|number| (0.0..=1.0).contains(number));
+    number.or_else(|| field.expected("a number from 0 to 1"))
+}
+
+/// Returns the secret key of an HMAC, from the field `hmac_key` or its file.
+pub(super) fn hmac_key(table: &Table<'_>) -> Option<String> {
+    let (field, key) = table.secret("hmac_key", "hmac_key_file")?;
+    if key.len() < MIN_KEY_LEN {
+        return field.refuse(format!(
+            "{} bytes; expected {MIN_KEY_LEN} or more",
+            key.len()
+        ));
+    }
+    Some(key)
 }

@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use earrrl::Cost;
+use earrrl::internal::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::ConfigError;
-use super::suggest::{nearest, unknown_field};
-use super::value::{path_of, text_of};
+use super::files::{path_of, text_of};
+use super::problem::{ConfigError, unknown_field};
 
 /// The largest number of characters of a wrong value that an error shows.
 const LONGEST_SHOWN: usize = 80;

@@ -1585,3 +1585,12 @@ fn doubtful_values_are_warned_about() {
         assert_eq!(with(fields), [""; 0], "{fields}");
     }
 }
+
+#[test]
+fn a_removed_field_names_its_successor() {
+    let text = "[server]\nhttp = \"off\"\n[server.otlp]\nendpoint = \"localhost:1\"\n";
+    let error = Config::parse(text, "limits.toml").unwrap_err().to_string();
+    let right =
+        "limits.toml:3:9: otlp: removed; a collector reads /metrics, see docs/visibility.md";
+    assert_eq!(error, right);
+}

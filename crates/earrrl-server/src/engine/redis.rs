@@ -14,7 +14,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::throttle::{Call, Throttle, Throttled};
-use crate::config::redis::RedisConfig;
+use crate::config::engine::RedisConfig;
 use crate::metrics::Family;
 
 /// The engine's modes, as `/readyz` and metrics name them. In the mode `partly` some shards of a

@@ -8,7 +8,7 @@ use earrrl::{Decision, Limit, Rule};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use crate::config::names::NamesConfig;
+use crate::config::server::NamesConfig;
 
 /// The name under which the clients of all limits in Envoy's format are listed. No rule can have it.
 pub const ENVOY: &str = "ENVOY";

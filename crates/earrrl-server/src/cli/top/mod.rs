@@ -9,7 +9,6 @@ mod snapshot;
 mod view;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -21,8 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::CliFailure;
-use super::http_client::HttpClient;
-use super::server_address::ServerAddress;
+use super::http_client::ServerOptions;
 use keys::{KeyEffect, Screen, ScreenRequest, Update};
 use remote::Remote;
 
@@ -38,22 +36,8 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
 
-    /// The server's HTTP or admin address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "EARRRL_SERVER",
-        default_value = "127.0.0.1:8080"
-    )]
-    server: ServerAddress,
-
-    /// The certificate authority of an https server, a PEM file; otherwise the system's
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// A token with the scopes `top` and `peek`, or the admin token
-    #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    #[command(flatten)]
+    server: ServerOptions,
 
     /// Print one table, and end
     #[arg(long)]
@@ -89,9 +73,8 @@ const KEY_INTERVAL: Timespec = Timespec {
 
 /// Runs `earrrl top`.
 pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
-    let client = HttpClient::new(args.server, args.token, args.ca.as_deref());
     let server = Remote {
-        client: client.map_err(CliFailure::new)?,
+        client: args.server.client().map_err(CliFailure::new)?,
         clients: args.limit.into(),
     };
     if args.once {

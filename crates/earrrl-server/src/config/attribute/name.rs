@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::http::HeaderName;
 
-use crate::config::suggest::nearest;
+use earrrl::internal::nearest;
 
 /// The names of attributes that have no prefix such as `header:`, in the order in which errors list
 /// them.

@@ -4,7 +4,7 @@
 //!
 //! Users, domains, descriptors and a caller's own attributes may be any text, so nothing is known of them.
 
-use crate::config::suggest::nearest;
+use earrrl::internal::nearest;
 
 /// The methods of HTTP, WebDAV and caches that are in use; others are doubtful.
 const METHODS: [&str; 25] = [

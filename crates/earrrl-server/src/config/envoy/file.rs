@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use earrrl::{Action, Cost, Limit, Rule};
 
-use crate::config::value::check_passes;
+use crate::config::rule::check_passes;
 use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
 use crate::protobuf::unit::Unit;

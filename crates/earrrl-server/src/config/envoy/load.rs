@@ -6,7 +6,7 @@ use std::string::FromUtf8Error;
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
 use crate::config::ConfigError;
-use crate::config::value::read_bytes;
+use crate::config::read_bytes;
 use crate::config::yaml::Position;
 
 /// The largest number of files that are loaded.

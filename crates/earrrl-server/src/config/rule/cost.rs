@@ -1,11 +1,10 @@
 //! The fields `cost`, `min_cost` and `max_cost` of a rule.
 
-use earrrl::{Cost, Rule};
+use earrrl::{Cost, Limit, Mode, Nanos, Quota, Rule, Wait};
 use earrrl_tower::path::Paths;
 
 use crate::config::attribute::{Condition, attribute_name};
 use crate::config::table::{Field, Table};
-use crate::config::value::check_passes;
 
 /// The source of a request's cost if the request itself states none.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,4 +102,22 @@ fn by_path(field: Field<'_>, paths: Paths) -> Vec<(Condition, Cost)> {
     costs
         .map(|(_, condition, cost)| (condition, cost))
         .collect()
+}
+
+/// Checks that a request of a new client passes.
+///
+/// # Errors
+/// Returns the costs that pass if this one never does.
+pub(in crate::config) fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
+    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
+    if decision.retry_after != Wait::Never {
+        return Ok(());
+    }
+    let can = match Quota::of(limit).units {
+        0 => "only costs below 1 can".to_owned(),
+        most => format!("at most {most} can"),
+    };
+    Err(format!(
+        "cost: {cost} can never pass under this limit; {can}"
+    ))
 }

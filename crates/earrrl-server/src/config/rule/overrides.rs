@@ -2,7 +2,7 @@
 
 use earrrl::Rule;
 
-use super::limit::Terms;
+use super::terms::Terms;
 use crate::config::attribute::{Condition, conditions};
 use crate::config::condition_index::ConditionIndex;
 use crate::config::table::Table;

@@ -1,15 +1,17 @@
-//! The limit of a rule or of an override: an algorithm with an action and bounds.
+//! The terms of a rule, which its overrides share but for the algorithm: the action, the cost and the bounds.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use earrrl::{Action, Cost, OnExpiry, Rule};
 
 use super::Surroundings;
-use super::action::{ON_EXPIRY, action};
 use super::cost::{CostSource, cost_source, max_cost, never_passes};
 use crate::config::engine::EngineConfig;
 use crate::config::table::{Field, Table};
 
+/// The treatments of a rule's reservations that expire.
+const ON_EXPIRY: [(&str, OnExpiry); 2] = [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
 /// The bounds of the field `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 
@@ -87,5 +89,43 @@ impl Terms {
             cost.unwrap_or(field).note(why);
         }
         Some(rule.with_on_expiry(self.on_expiry))
+    }
+}
+
+/// Reads the fields `action` and `max_delay`.
+fn action(table: &Table<'_>) -> Action {
+    let above_zero = |duration: &Duration| !duration.is_zero();
+    let want = "a duration above 0, as \"250ms\" or \"2s\"";
+    let max = table
+        .duration("max_delay", want, above_zero)
+        .unwrap_or_default();
+    let actions = [
+        Action::Deny,
+        Action::ShadowBan,
+        Action::Quarantine,
+        Action::Delay { max },
+        Action::Observe,
+    ];
+    let named = actions.map(|action| (action_name(action), action));
+    let action = table.choice("action", &named).unwrap_or(Action::Deny);
+    let delays = matches!(action, Action::Delay { .. });
+    table.only_if(delays, "action = \"delay\"", &["max_delay"]);
+    if let Some(field) = table.field("action")
+        && delays
+        && !table.has("max_delay")
+    {
+        field.mistake("delay needs max_delay, the longest delay of a request");
+    }
+    action
+}
+
+/// Returns the name of an action, as the rule grammar has it.
+pub fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::ShadowBan => "shadow-ban",
+        Action::Quarantine => "quarantine",
+        Action::Delay { .. } => "delay",
+        Action::Observe => "observe",
+        _ => "deny",
     }
 }

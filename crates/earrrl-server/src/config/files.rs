@@ -1,13 +1,11 @@
-//! The files that a configuration names, and the check of a cost.
+//! The files that a configuration consists of or names.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use earrrl::{Cost, Limit, Mode, Nanos, Quota, Wait};
-
-use super::bounds::MAX_FILE_LEN;
-
+/// The size of the largest configuration file, in bytes.
+pub const MAX_FILE_LEN: u64 = 16 * 1024 * 1024;
 /// The prefix of a path to a credential of a systemd unit.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
 
@@ -56,22 +54,4 @@ pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
         )));
     }
     Ok(bytes)
-}
-
-/// Checks that a request of a new client passes.
-///
-/// # Errors
-/// Returns the costs that pass if this one never does.
-pub(super) fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
-    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
-    if decision.retry_after != Wait::Never {
-        return Ok(());
-    }
-    let can = match Quota::of(limit).units {
-        0 => "only costs below 1 can".to_owned(),
-        most => format!("at most {most} can"),
-    };
-    Err(format!(
-        "cost: {cost} can never pass under this limit; {can}"
-    ))
 }
