@@ -11,7 +11,6 @@ use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderMap, Response, StatusCode};
 
 use crate::charges::RequestCharges;
-use crate::cost_after::CostAfter;
 use crate::event::Event;
 use crate::headers::{self, Available};
 use crate::held::Held;
@@ -21,7 +20,7 @@ use crate::problem::Kind;
 use crate::request_hold::HoldGuard;
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::response_headers::{RateLimitHeaders, first_quota};
-use crate::settlement::Settlement;
+use crate::settlement::{CostAfter, Settlement};
 use crate::shared::{OnFailure, SharedLimits};
 use crate::verdict::Verdict;
 

@@ -15,9 +15,8 @@ use tower_service::Service;
 
 use crate::charges::RequestCharges;
 use crate::conclusion::{Conclusion, Leaving, Pass};
-use crate::cost_after::CostAfter;
+use crate::lasting::PendingCharge;
 use crate::pending::PendingDecision;
-use crate::pending_charge::PendingCharge;
 use crate::response::ResponseBody;
 use crate::shared::SharedLimits;
 
@@ -57,7 +56,7 @@ pin_project! {
 
 /// A response whose cost is being charged.
 struct Charging<R> {
-    charge: PendingCharge,
+    charge: Option<PendingCharge>,
     response: Option<Response<ResponseBody<R>>>,
 }
 
@@ -111,13 +110,20 @@ where
                     let mut response = ready!(serving.poll(context))?;
                     let Leaving { cost_after, hold } = pass.leave(response.headers_mut());
                     let response = response.map(|body| ResponseBody::inner(body, hold));
-                    match cost_after {
-                        Some(cost_after) => charge(cost_after, response),
-                        None => return Poll::Ready(Ok(response)),
+                    let Some(cost_after) = cost_after else {
+                        return Poll::Ready(Ok(response));
+                    };
+                    let (parts, body) = response.into_parts();
+                    let charge = cost_after.charge(&parts);
+                    let response = Some(Response::from_parts(parts, body));
+                    ResponseStage::Charging {
+                        charging: Box::new(Charging { charge, response }),
                     }
                 }
                 StageProjection::Charging { charging } => {
-                    ready!(Pin::new(&mut charging.charge).poll(context));
+                    if let Some(charge) = &mut charging.charge {
+                        ready!(Pin::new(charge).poll(context));
+                    }
                     let response = charging.response.take();
                     return response.map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
                 }
@@ -129,23 +135,6 @@ where
             };
             stage.set(next);
         }
-    }
-}
-
-/// Starts to charge the cost of a response.
-fn charge<S, B, E, R>(
-    cost_after: CostAfter,
-    response: Response<ResponseBody<R>>,
-) -> ResponseStage<S, B, E, R>
-where
-    S: Service<Request<B>>,
-    E: Engine,
-{
-    let (parts, body) = response.into_parts();
-    let charge = cost_after.charge(&parts);
-    let response = Some(Response::from_parts(parts, body));
-    ResponseStage::Charging {
-        charging: Box::new(Charging { charge, response }),
     }
 }
 

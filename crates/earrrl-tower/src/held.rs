@@ -11,20 +11,13 @@ use crate::shared::SharedLimits;
 
 /// A place among the requests that are held back. Dropping it frees the place, and refunds the request unless it was
 /// passed on.
-pub(crate) struct Held(Box<dyn HeldBack>);
+pub(crate) struct Held(Option<Box<dyn FnOnce(Passage) + Send + Sync>>);
 
-trait HeldBack: Send + Sync {
-    /// Keeps the charge of the request.
-    fn keep_charge(&mut self);
-}
-
-struct HeldRequest<E>
-where
-    E: Engine + Send + Sync + 'static,
-{
-    shared: Arc<SharedLimits<E>>,
-    /// The charges with their instant; `None` if a refund is not due.
-    charged: Option<(RequestCharges, Nanos)>,
+/// The end of a request's wait.
+#[derive(PartialEq)]
+enum Passage {
+    PassedOn,
+    GivenUp,
 }
 
 impl Held {
@@ -44,34 +37,31 @@ impl Held {
         }
         has_place.then(|| {
             let shared = Arc::clone(shared);
-            Self(Box::new(HeldRequest { shared, charged }))
+            Self(Some(Box::new(move |passage| {
+                shared.free_place();
+                let refunded = charged.filter(|_| passage == Passage::GivenUp);
+                if let Some((charges, at)) = refunded {
+                    // An engine in memory has refunded when this value is dropped.
+                    drop(shared.refund(&charges, at));
+                }
+            })))
         })
     }
 
-    /// Frees the place of a request that is passed on now.
+    /// Frees the place of a request that is passed on now, which keeps its charge.
     pub(crate) fn pass_on(mut self) {
-        self.0.keep_charge();
+        self.end(Passage::PassedOn);
     }
-}
 
-impl<E> HeldBack for HeldRequest<E>
-where
-    E: Engine + Send + Sync + 'static,
-{
-    fn keep_charge(&mut self) {
-        self.charged = None;
-    }
-}
-
-impl<E> Drop for HeldRequest<E>
-where
-    E: Engine + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        self.shared.free_place();
-        if let Some((charges, at)) = self.charged.take() {
-            // An engine in memory has refunded when this value is dropped.
-            drop(self.shared.refund(&charges, at));
+    fn end(&mut self, passage: Passage) {
+        if let Some(end) = self.0.take() {
+            end(passage);
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.end(Passage::GivenUp);
     }
 }

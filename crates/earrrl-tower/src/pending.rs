@@ -10,9 +10,8 @@ use smallvec::SmallVec;
 
 use crate::charges::RequestCharges;
 use crate::headers::{Available, peek_cost};
-use crate::layer_hold::{Placed, PlacingHold};
 use crate::prepared::LayerRule;
-use crate::request_hold::HoldGuard;
+use crate::request_hold::{HoldGuard, Placed, PlacingHold};
 
 /// A decision in flight; `D` is the engine's future.
 #[allow(

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::{Cost, HoldId, RuleId};
+use earrrl::{Cost, Decision, EngineError, RuleId};
 
-use crate::pending_charge::PendingCharge;
+use crate::lasting::{Lasting, PendingCharge};
 
 /// The reservation of a request under the rules that are
 /// [`reserved`](crate::RequestRule::reserved). The layer adds it to the request's extensions. A
@@ -100,18 +100,25 @@ impl fmt::Debug for RequestHold {
 /// The owner of a request's reservation. Dropping it commits the reservation; if the service was
 /// never called, the reservation is released.
 pub(crate) struct HoldGuard {
-    id: HoldId,
     hold: RequestHold,
-    commit: Box<dyn StartCommit>,
+    commit: Commit,
     service_called: bool,
 }
 
+/// Starts the commit of a reservation with the actual cost under each reserved rule.
+type Commit = Box<dyn Fn(&[(RuleId, Cost)]) -> PendingCharge + Send + Sync>;
+
+/// A decision with its reservation, if it is allowed.
+pub(crate) type Placed = (Decision, Option<HoldGuard>);
+
+/// A reservation in flight. If it is dropped, the reservation is released when it arrives, since the
+/// service is not called then.
+pub(crate) type PlacingHold = Lasting<Result<Placed, EngineError>>;
+
 impl HoldGuard {
-    pub(crate) fn new(id: HoldId, commit: Box<dyn StartCommit>, rules: Vec<ReservedRule>) -> Self {
-        let hold = RequestHold(Arc::new(Mutex::new(rules)));
+    pub(crate) fn new(rules: Vec<ReservedRule>, commit: Commit) -> Self {
         Self {
-            id,
-            hold,
+            hold: RequestHold(Arc::new(Mutex::new(rules))),
             commit,
             service_called: false,
         }
@@ -131,7 +138,7 @@ impl Drop for HoldGuard {
             costs.iter_mut().for_each(|(_, cost)| *cost = Cost::ZERO);
         }
         // An engine in memory has committed when this value is dropped.
-        drop(self.commit.start(self.id, &costs));
+        drop((self.commit)(&costs));
     }
 }
 
@@ -139,9 +146,4 @@ impl fmt::Debug for HoldGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HoldGuard")
     }
-}
-
-/// The start of a reservation's commit with the actual cost under each reserved rule.
-pub(crate) trait StartCommit: Send + Sync {
-    fn start(&self, id: HoldId, costs: &[(RuleId, Cost)]) -> PendingCharge;
 }

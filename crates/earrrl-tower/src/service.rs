@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use earrrl::{Cost, Engine};
+use earrrl::{Actual, Cost, Engine, HoldId, RuleId};
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use crate::charges::{RequestCharges, RuleCharge};
 use crate::conclusion::{Conclusion, Pass};
+use crate::event::Event;
 use crate::future::{ResponseFuture, WaitingRequest};
-use crate::layer_hold::{LayerHold, PlacingHold};
+use crate::lasting::{Lasting, PendingCharge};
 use crate::pending::PendingDecision;
 use crate::prepared::LayerRule;
-use crate::request_hold::ReservedRule;
+use crate::request_hold::{HoldGuard, ReservedRule};
 use crate::response::ResponseBody;
 use crate::shared::SharedLimits;
 
@@ -143,12 +144,40 @@ where
             return PendingDecision::new(engine, prepared, charges);
         };
         let holding = engine.place_hold(&charges.for_engine(prepared), terms, None);
-        let rules = self.reserved_rules(prepared, charges);
-        let commit = Box::new(LayerHold {
-            shared: Arc::clone(self),
-            is_local,
-        });
-        PendingDecision::Placing(PlacingHold::new(holding, rules, commit))
+        let mut rules = self.reserved_rules(prepared, charges);
+        let shared = Arc::clone(self);
+        PendingDecision::Placing(Lasting::new(async move {
+            let holding = holding.await?;
+            for (place, rule) in &mut rules {
+                rule.granted = holding.granted().get(*place).copied().unwrap_or_default();
+            }
+            let guard = holding.id.map(|id| {
+                let rules = rules.into_iter().map(|(_, rule)| rule).collect();
+                let commit = move |costs: &[(RuleId, Cost)]| shared.commit(id, costs, is_local);
+                HoldGuard::new(rules, Box::new(commit))
+            });
+            Ok((holding.decision, guard))
+        }))
+    }
+
+    /// Starts to correct a reservation to the actual costs, in the engine in which it is.
+    fn commit(
+        self: &Arc<Self>,
+        id: HoldId,
+        costs: &[(RuleId, Cost)],
+        is_local: bool,
+    ) -> PendingCharge {
+        let actual = Actual::ByRule(costs);
+        let committed = match &self.local {
+            Some((local, _)) if is_local => local.commit_hold(id, actual, None),
+            _ => self.engine.commit_hold(id, actual, None),
+        };
+        let shared = Arc::clone(self);
+        PendingCharge::new(async move {
+            if let Err(error) = committed.await {
+                shared.emit(&Event::CommitFailed(&error));
+            }
+        })
     }
 
     /// Returns the rules whose costs are reserved, each with its place among the charges.
@@ -161,20 +190,15 @@ where
             .iter()
             .filter(|(_, charge)| charge.rule(&self.rules).reserved);
         let rule = |(place, charge): (usize, &RuleCharge)| {
-            let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
-            let name = name.clone();
-            let max_cost = rule.max_cost();
-            let granted = Cost::ZERO;
-            (
-                place,
-                ReservedRule {
-                    name,
-                    id: *id,
-                    max_cost,
-                    granted,
-                    actual: None,
-                },
-            )
+            let prepared = charge.prepared(prepared);
+            let rule = ReservedRule {
+                name: Arc::clone(&prepared.name),
+                id: prepared.id,
+                max_cost: prepared.rule.max_cost(),
+                granted: Cost::ZERO,
+                actual: None,
+            };
+            (place, rule)
         };
         reserved.map(rule).collect()
     }

@@ -1,14 +1,19 @@
-//! Costs that are known only while a request is served, or afterwards.
+//! Costs that are known only while a request is served, which a handler settles, or afterwards, by
+//! the response. The latter are charged even if the client leaves before the response.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use earrrl::{Cost, Decision, Engine, EngineError};
+use http::{Response, StatusCode, response};
 
 use crate::charges::RequestCharges;
+use crate::event::Event;
+use crate::lasting::PendingCharge;
 use crate::shared::SharedLimits;
 
 /// A handle that charges a request after the decision, under the rules that are
@@ -35,16 +40,7 @@ use crate::shared::SharedLimits;
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
 #[derive(Clone)]
-pub struct Settlement(Arc<dyn Settle>);
-
-trait Settle: Send + Sync {
-    fn charge(&self, cost: Cost) -> Charged;
-}
-
-struct SettledCharges<E> {
-    shared: Arc<SharedLimits<E>>,
-    charges: RequestCharges,
-}
+pub struct Settlement(Arc<dyn Fn(Cost) -> Charged + Send + Sync>);
 
 impl Settlement {
     pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
@@ -52,28 +48,21 @@ impl Settlement {
         E: Engine + Send + Sync + 'static,
         E::Decide: Unpin,
     {
-        Self(Arc::new(SettledCharges { shared, charges }))
+        Self(Arc::new(move |cost| {
+            let mut charging = Box::pin(shared.charge(&charges, |_| cost));
+            let context = &mut Context::from_waker(Waker::noop());
+            match charging.as_mut().poll(context) {
+                Poll::Ready(answer) => Charged(Box::pin(ready(answer))),
+                Poll::Pending => Charged(charging),
+            }
+        }))
     }
 
     /// Charges `cost`, but at most each rule's `max_cost`. If the engine is in memory, the charge
     /// is complete when this function returns, so it can be called where nothing can be awaited,
     /// such as in `Drop`. With other engines the future must be awaited.
     pub fn charge(&self, cost: Cost) -> Charged {
-        self.0.charge(cost)
-    }
-}
-
-impl<E> Settle for SettledCharges<E>
-where
-    E: Engine + Send + Sync + 'static,
-    E::Decide: Unpin,
-{
-    fn charge(&self, cost: Cost) -> Charged {
-        let mut charging = self.shared.charge(&self.charges, |_| cost);
-        match Pin::new(&mut charging).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Charged(ChargeStage::Done(Some(result))),
-            Poll::Pending => Charged(ChargeStage::Pending(Box::pin(charging))),
-        }
+        (self.0)(cost)
     }
 }
 
@@ -81,23 +70,15 @@ where
 ///
 /// It returns the decision that a check would have returned. The charge is stored in any case.
 #[must_use = "over an engine that is not in memory, nothing is charged unless this is awaited"]
-pub struct Charged(ChargeStage);
+pub struct Charged(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 type Answer = Result<Decision, EngineError>;
-
-enum ChargeStage {
-    Done(Option<Answer>),
-    Pending(Pin<Box<dyn Future<Output = Answer> + Send>>),
-}
 
 impl Future for Charged {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        match &mut self.0 {
-            ChargeStage::Done(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            ChargeStage::Pending(charging) => charging.as_mut().poll(context),
-        }
+        self.0.as_mut().poll(context)
     }
 }
 
@@ -111,4 +92,63 @@ impl fmt::Debug for Charged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Charged")
     }
+}
+
+/// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
+/// latest when this value is dropped, unless the service was never called.
+pub(crate) struct CostAfter {
+    charge: Option<Box<dyn FnOnce(&response::Parts) -> PendingCharge + Send>>,
+    service_called: bool,
+}
+
+impl CostAfter {
+    pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
+    where
+        E: Engine + Send + Sync + 'static,
+    {
+        let charge = move |response: &response::Parts| {
+            let decided = shared.charge(&charges, |charge| {
+                let cost = charge.rule(&shared.rules).cost_after.as_ref();
+                cost.map_or(Cost::ZERO, |cost| cost(response))
+            });
+            PendingCharge::new(async move {
+                if let Err(error) = decided.await {
+                    shared.emit(&Event::EngineFailed(&error));
+                }
+            })
+        };
+        Self {
+            charge: Some(Box::new(charge)),
+            service_called: false,
+        }
+    }
+
+    pub(crate) fn note_service_called(&mut self) {
+        self.service_called = true;
+    }
+
+    /// Starts to charge the cost of the response.
+    pub(crate) fn charge(mut self, response: &response::Parts) -> Option<PendingCharge> {
+        self.charge.take().map(|charge| charge(response))
+    }
+}
+
+impl Drop for CostAfter {
+    fn drop(&mut self) {
+        let Some(charge) = self.charge.take().filter(|_| self.service_called) else {
+            return;
+        };
+        // The user's closure computes the cost. If it panicked while a panic of the service is
+        // unwinding, the process would abort.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(charge(&no_response()))));
+    }
+}
+
+/// Returns the response that the closure gets if there is none. It has status 499, which nginx logs
+/// in this case.
+fn no_response() -> response::Parts {
+    let status = StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT);
+    let mut parts = Response::new(()).into_parts().0;
+    parts.status = status;
+    parts
 }

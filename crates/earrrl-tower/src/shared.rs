@@ -12,7 +12,7 @@ use http::{Response, StatusCode};
 
 use crate::charges::{RequestCharges, RuleCharge, Rules};
 use crate::event::Event;
-use crate::pending_charge::PendingCharge;
+use crate::lasting::PendingCharge;
 use crate::prepared::LayerRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
