@@ -63,7 +63,7 @@ impl RequestCharges {
                 rule.hints.proxy(&rule.name, &*rule.key, request);
             } else {
                 self.keys.truncate(start);
-                if rule.key.needs_peer_address() && peer_address(request).is_none() {
+                if rule.key.client_address().is_some() && peer_address(request).is_none() {
                     rule.hints.no_peer(&rule.name, rule.missing);
                 }
                 match rule.missing {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use http::request::Parts;
 
+use crate::ClientAddress;
 use crate::key::{Key, peer_address};
 
 /// The number of a rule's first requests that are examined for an overlooked proxy.
@@ -52,7 +53,10 @@ impl Hints {
 
     #[cold]
     fn examine(&self, rule: &str, key: &dyn Key, request: &Parts) {
-        if !key.overlooks_proxy(request) {
+        let overlooked = key
+            .client_address()
+            .is_some_and(|address| overlooks_proxy(address, request));
+        if !overlooked {
             let _ = self
                 .left
                 .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
@@ -67,6 +71,19 @@ impl Hints {
             ));
         }
     }
+}
+
+/// Returns true if a request seems to come from a proxy that is not trusted, so that the address is
+/// the proxy's and not the client's.
+fn overlooks_proxy(address: &ClientAddress, request: &Parts) -> bool {
+    let names = [
+        "x-forwarded-for",
+        "forwarded",
+        "x-real-ip",
+        address.header(),
+    ];
+    names.iter().any(|name| request.headers.contains_key(*name))
+        && peer_address(request).is_some_and(|peer| address.overlooks(peer))
 }
 
 /// Logs a warning; to stderr if the program has no subscriber of `tracing`, since nobody would see it otherwise.

@@ -2,7 +2,6 @@
 //! of them.
 
 use std::io::{self, Write};
-use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -42,23 +41,17 @@ pub trait Key: Send + Sync + 'static {
     /// ```
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool;
 
-    /// Returns true if requests have a key only if the server supplies the address of the
-    /// connection (see [`peer_address`]). The layer then logs a warning if the address is missing.
-    fn needs_peer_address(&self) -> bool {
-        false
+    /// Returns the address by which the key tells clients apart, if it does so. The layer logs a
+    /// warning if the server does not supply the address of the connection (see [`peer_address`]), or
+    /// if it seems to be that of a proxy that is not trusted.
+    fn client_address(&self) -> Option<&ClientAddress> {
+        None
     }
 
     /// Tells the key the paths of its rule ([`RequestRule::paths`](crate::RequestRule::paths)). Of a path that servers
     /// interpret in several ways, a key by path takes an interpretation that is one of them.
     fn restrict(&mut self, paths: &[PathPattern]) {
         let _ = paths;
-    }
-
-    /// Returns true if the request seems to come from a proxy that is not trusted, so that the key is the
-    /// proxy's and not the client's. The layer then logs a warning.
-    fn overlooks_proxy(&self, request: &Parts) -> bool {
-        let _ = request;
-        false
     }
 }
 
@@ -193,14 +186,8 @@ pub fn peer_address(request: &Parts) -> Option<IpAddr> {
 }
 
 impl Key for ClientAddress {
-    fn needs_peer_address(&self) -> bool {
-        true
-    }
-
-    fn overlooks_proxy(&self, request: &Parts) -> bool {
-        let names = ["x-forwarded-for", "forwarded", "x-real-ip", self.header()];
-        names.iter().any(|name| request.headers.contains_key(*name))
-            && peer_address(request).is_some_and(|peer| self.overlooks(peer))
+    fn client_address(&self) -> Option<&ClientAddress> {
+        Some(self)
     }
 
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
@@ -226,19 +213,11 @@ impl Key for ClientAddress {
 /// # let _ = rule;
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
-pub fn header(name: HeaderName) -> Header {
-    Header(name)
-}
-
-/// The key that [`header`] returns.
-#[derive(Clone, Debug)]
-pub struct Header(HeaderName);
-
-impl Key for Header {
-    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        let mut values = request.headers.get_all(&self.0).into_iter();
+pub fn header(name: HeaderName) -> impl Key {
+    KeyWriter(move |request: &Parts, key: &mut KeyBuffer| {
+        let mut values = request.headers.get_all(&name).into_iter();
         key.push_present(values.find(|value| !value.is_empty()))
-    }
+    })
 }
 
 /// Returns a key that is the value of a cookie, as the client sent it.
@@ -249,24 +228,17 @@ impl Key for Header {
 /// # let _ = rule;
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
-pub fn cookie(name: impl Into<String>) -> Cookie {
-    Cookie(name.into())
-}
-
-/// The key that [`cookie`] returns.
-#[derive(Clone, Debug)]
-pub struct Cookie(String);
-
-impl Key for Cookie {
-    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+pub fn cookie(name: impl Into<String>) -> impl Key {
+    let name = name.into();
+    KeyWriter(move |request: &Parts, key: &mut KeyBuffer| {
         let lines = request.headers.get_all(COOKIE).into_iter();
         let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         let mut values = pairs.filter_map(|pair| {
-            let rest = pair.trim_ascii().strip_prefix(self.0.as_bytes())?;
+            let rest = pair.trim_ascii().strip_prefix(name.as_bytes())?;
             rest.strip_prefix(b"=")
         });
         key.push_present(values.find(|value| !value.is_empty()))
-    }
+    })
 }
 
 /// Returns a key that a closure reads from an extension of the request, such as the user that an
@@ -280,27 +252,15 @@ impl Key for Cookie {
 /// # fn is_key(_: impl key::Key) {}
 /// # is_key(user);
 /// ```
-pub fn extension<T, K, F>(read: F) -> Extension<T, F>
+pub fn extension<T, K, F>(read: F) -> impl Key
 where
     T: Send + Sync + 'static,
     K: AsRef<[u8]>,
     F: Fn(&T) -> K + Send + Sync + 'static,
 {
-    Extension(read, PhantomData)
-}
-
-/// The key that [`extension`] returns.
-pub struct Extension<T, F>(F, PhantomData<fn(&T)>);
-
-impl<T, K, F> Key for Extension<T, F>
-where
-    T: Send + Sync + 'static,
-    K: AsRef<[u8]>,
-    F: Fn(&T) -> K + Send + Sync + 'static,
-{
-    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        key.push_present(request.extensions.get::<T>().map(&self.0))
-    }
+    KeyWriter(move |request: &Parts, key: &mut KeyBuffer| {
+        key.push_present(request.extensions.get::<T>().map(&read))
+    })
 }
 
 /// A key that is the request's method.
@@ -405,24 +365,23 @@ impl Key for Everyone {
 /// # let _ = rule;
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
-pub fn by<K, F>(read: F) -> By<F>
+pub fn by<K, F>(read: F) -> impl Key
 where
     K: AsRef<[u8]>,
     F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
 {
-    By(read)
+    KeyWriter(move |request: &Parts, key: &mut KeyBuffer| key.push_present(read(request)))
 }
 
-/// The key that [`by`] returns.
-pub struct By<F>(F);
+/// A key that a closure writes.
+struct KeyWriter<F>(F);
 
-impl<K, F> Key for By<F>
+impl<F> Key for KeyWriter<F>
 where
-    K: AsRef<[u8]>,
-    F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    F: Fn(&Parts, &mut KeyBuffer) -> bool + Send + Sync + 'static,
 {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        key.push_present((self.0)(request))
+        (self.0)(request, key)
     }
 }
 
@@ -431,16 +390,12 @@ impl<K: Key + ?Sized> Key for Box<K> {
         (**self).write(request, key)
     }
 
-    fn needs_peer_address(&self) -> bool {
-        (**self).needs_peer_address()
+    fn client_address(&self) -> Option<&ClientAddress> {
+        (**self).client_address()
     }
 
     fn restrict(&mut self, paths: &[PathPattern]) {
         (**self).restrict(paths);
-    }
-
-    fn overlooks_proxy(&self, request: &Parts) -> bool {
-        (**self).overlooks_proxy(request)
     }
 }
 
@@ -450,16 +405,12 @@ impl Key for Vec<Box<dyn Key>> {
         self.iter().all(|part| write_part(part, request, key))
     }
 
-    fn needs_peer_address(&self) -> bool {
-        self.iter().any(|part| part.needs_peer_address())
+    fn client_address(&self) -> Option<&ClientAddress> {
+        self.iter().find_map(|part| part.client_address())
     }
 
     fn restrict(&mut self, paths: &[PathPattern]) {
         self.iter_mut().for_each(|part| part.restrict(paths));
-    }
-
-    fn overlooks_proxy(&self, request: &Parts) -> bool {
-        self.iter().any(|part| part.overlooks_proxy(request))
     }
 }
 
@@ -475,21 +426,15 @@ macro_rules! tuples {
                 $(write_part($key, request, key))&&*
             }
 
-            fn needs_peer_address(&self) -> bool {
+            fn client_address(&self) -> Option<&ClientAddress> {
                 let ($($key,)*) = self;
-                $($key.needs_peer_address())||*
+                None$(.or_else(|| $key.client_address()))*
             }
 
             fn restrict(&mut self, paths: &[PathPattern]) {
                 let ($($key,)*) = self;
                 $($key.restrict(paths);)*
-            }
-
-            fn overlooks_proxy(&self, request: &Parts) -> bool {
-                let ($($key,)*) = self;
-                $($key.overlooks_proxy(request))||*
-            }
-        }
+            }        }
     };
 }
 
@@ -616,7 +561,7 @@ mod tests {
             Box::new(api_key()),
             Box::new(Method),
         ];
-        assert!(parts.needs_peer_address());
+        assert!(parts.client_address().is_some());
         assert_eq!(read(&parts, &request), some("9:192.0.2.7,2:k1,3:GET,"));
         assert_eq!(
             read(
