@@ -1,4 +1,5 @@
-//! The consequence of an engine's answer: a request is passed on, held back or denied.
+//! The consequence of an engine's answer: a request is passed on, held back or denied, and its response
+//! gets headers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,21 +9,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
 use http::header::RETRY_AFTER;
-use http::{Extensions, HeaderMap, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::charges::RequestCharges;
-use crate::event::Event;
-use crate::headers::{self, Available};
+use crate::charges::{LayerRule, RequestCharges};
+use crate::headers::{self, Available, current};
 use crate::held::Held;
 use crate::pending::ItemizedDecision;
-use crate::prepared::LayerRule;
 use crate::problem::Kind;
 use crate::request_hold::HoldGuard;
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
-use crate::response_headers::{RateLimitHeaders, first_quota};
 use crate::settlement::{CostAfter, Settlement};
 use crate::shared::{OnFailure, SharedLimits};
-use crate::verdict::Verdict;
+use crate::verdict::{Event, Verdict};
 
 /// The treatment of a request after its decision.
 pub(crate) enum Conclusion {
@@ -347,4 +345,72 @@ where
             _ => Conclusion::Pass(Pass::plain()),
         }
     }
+}
+
+/// The headers of a response. They are written before the request is passed on, since the prepared
+/// rules may have changed when its response arrives.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimitHeaders {
+    limits: Option<HeaderValue>,
+    policies: Option<HeaderValue>,
+}
+
+impl RateLimitHeaders {
+    pub(crate) fn new(
+        judgement: &ItemizedDecision,
+        prepared: &[LayerRule],
+        charges: &RequestCharges,
+    ) -> Self {
+        let mut shown = shown(judgement, prepared, charges);
+        if charges.only().is_some() {
+            let Some((rule, available)) = shown.next() else {
+                return Self::default();
+            };
+            let limits = current::limit(&rule.label, available);
+            return Self {
+                limits,
+                policies: rule.policy.clone(),
+            };
+        }
+        let limits = shown
+            .clone()
+            .map(|(rule, available)| (&*rule.name, available));
+        let policies = shown.map(|(rule, _)| (&*rule.name, rule.quota));
+        Self {
+            limits: current::limits(limits),
+            policies: current::policies(policies),
+        }
+    }
+
+    /// Appends the headers. They are lists, which an inner layer may have begun.
+    pub(crate) fn append_to(self, headers: &mut HeaderMap) {
+        if let Some(limits) = self.limits {
+            headers.append(current::LIMIT, limits);
+        }
+        if let Some(policies) = self.policies {
+            headers.append(current::POLICY, policies);
+        }
+    }
+}
+
+/// Returns the quota of the deciding rule for the older headers, which report only one rule.
+pub(crate) fn first_quota(
+    judgement: &ItemizedDecision,
+    prepared: &[LayerRule],
+    charges: &RequestCharges,
+) -> Option<(Quota, Available)> {
+    shown(judgement, prepared, charges)
+        .next()
+        .map(|(rule, available)| (rule.quota, available))
+}
+
+fn shown<'a>(
+    judgement: &'a ItemizedDecision,
+    prepared: &'a [LayerRule],
+    charges: &'a RequestCharges,
+) -> impl Iterator<Item = (&'a LayerRule, Available)> + Clone {
+    judgement
+        .items
+        .iter()
+        .filter_map(|item| Some((charges.get(item.place)?.prepared(prepared), item.available?)))
 }

@@ -11,12 +11,12 @@ use futures_channel::oneshot;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
-use crate::event::Event;
-use crate::prepared::LayerRule;
+use crate::charges::LayerRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
 use crate::service::RateLimit;
 use crate::shared::{OnFailure, Settings, SharedLimits};
+use crate::verdict::Event;
 
 /// A layer that limits the requests to the service that it wraps. Its clones share the engine, its
 /// clients and all settings.

@@ -72,7 +72,6 @@ mod charges;
 mod client_address;
 mod conclusion;
 pub mod cost;
-mod event;
 mod forwarded;
 mod future;
 pub mod headers;
@@ -84,12 +83,10 @@ mod lasting;
 mod layer;
 pub mod path;
 mod pending;
-mod prepared;
 pub mod problem;
 mod request_hold;
 mod request_rule;
 mod response;
-mod response_headers;
 mod service;
 mod settlement;
 mod shared;
@@ -98,7 +95,6 @@ mod verdict;
 pub use address::Prefixes;
 pub use bounded_key::{MAX_KEY_LEN, bounded_key};
 pub use client_address::{AddressSource, ClientAddress};
-pub use event::Event;
 pub use future::ResponseFuture;
 /// The types of requests and responses, for services that do not depend on `http` themselves.
 pub use http;
@@ -111,7 +107,7 @@ pub use response::{Denial, Reason, ResponseBody};
 pub use service::RateLimit;
 pub use settlement::{Charged, Settlement};
 pub use shared::OnFailure;
-pub use verdict::Verdict;
+pub use verdict::{Event, Verdict};
 
 /// Runs the examples of both READMEs and of the guide as doctests.
 #[cfg(all(doctest, feature = "axum"))]

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, ready};
 use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
 use smallvec::SmallVec;
 
+use crate::charges::LayerRule;
 use crate::charges::RequestCharges;
 use crate::headers::{Available, peek_cost};
-use crate::prepared::LayerRule;
 use crate::request_hold::{HoldGuard, Placed, PlacingHold};
 
 /// A decision in flight; `D` is the engine's future.

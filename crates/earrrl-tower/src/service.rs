@@ -10,16 +10,15 @@ use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::charges::{RequestCharges, RuleCharge};
+use crate::charges::{LayerRule, RequestCharges, RuleCharge};
 use crate::conclusion::{Conclusion, Pass};
-use crate::event::Event;
 use crate::future::{ResponseFuture, WaitingRequest};
 use crate::lasting::{Lasting, PendingCharge};
 use crate::pending::PendingDecision;
-use crate::prepared::LayerRule;
 use crate::request_hold::{HoldGuard, ReservedRule};
 use crate::response::ResponseBody;
 use crate::shared::SharedLimits;
+use crate::verdict::Event;
 
 /// A service that limits the requests to an inner service.
 ///

@@ -12,9 +12,9 @@ use earrrl::{Cost, Decision, Engine, EngineError};
 use http::{Response, StatusCode, response};
 
 use crate::charges::RequestCharges;
-use crate::event::Event;
 use crate::lasting::PendingCharge;
 use crate::shared::SharedLimits;
+use crate::verdict::Event;
 
 /// A handle that charges a request after the decision, under the rules that are
 /// [`settled`](crate::RequestRule::settled). The layer adds it to the request's extensions. It can

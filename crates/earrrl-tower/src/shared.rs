@@ -10,12 +10,11 @@ use earrrl::{
 };
 use http::{Response, StatusCode};
 
-use crate::charges::{RequestCharges, RuleCharge, Rules};
-use crate::event::Event;
+use crate::charges::{LayerRule, RequestCharges, RuleCharge, Rules};
 use crate::lasting::PendingCharge;
-use crate::prepared::LayerRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
+use crate::verdict::Event;
 
 /// The engine, rules and settings of a layer.
 pub(crate) struct SharedLimits<E> {
