@@ -2,12 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Mode, Rule};
-use futures_channel::oneshot;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
@@ -99,10 +97,10 @@ impl<E: Engine> RateLimitLayer<E> {
     }
 
     /// Changes the parameters of a rule or plan in all clones of the layer. Its clients keep their
-    /// history unless the algorithm changes.
+    /// history unless the algorithm or its time changes.
     ///
-    /// This may block for seconds while the engine converts its clients. In asynchronous code, call
-    /// [`change_async`](Self::change_async).
+    /// This may block for a second while many clients are looked at, so asynchronous code calls it on
+    /// a thread for that, such as that of `tokio::task::spawn_blocking`.
     ///
     /// ```
     /// # use earrrl::MemoryEngine;
@@ -128,48 +126,6 @@ impl<E: Engine> RateLimitLayer<E> {
             return Err(LayerError::UnknownName(name.to_owned()));
         }
         Ok(self.shared.change(name, rule)?)
-    }
-
-    /// Makes the same change as [`change`](Self::change) on a thread of its own, so that the caller's
-    /// executor is not blocked. The change is made even if the future is dropped.
-    ///
-    /// ```
-    /// # use earrrl::MemoryEngine;
-    /// # use earrrl_tower::{RateLimitLayer, RequestRule, key};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
-    /// let layer = RateLimitLayer::builder(MemoryEngine::new(1)?).rule(rule).build()?;
-    /// layer.change_async("all", &"gcra 500/s burst=1000".parse()?).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns the errors of [`change`](Self::change), and [`LayerError::Engine`] if no thread can be
-    /// started.
-    pub fn change_async(
-        &self,
-        name: &str,
-        rule: &Rule,
-    ) -> impl Future<Output = Result<(), LayerError>> + Send + use<E>
-    where
-        E: Send + Sync + 'static,
-    {
-        let (sender, changed) = oneshot::channel();
-        let layer = self.clone();
-        let name = name.to_owned();
-        let rule = rule.clone();
-        let thread = std::thread::Builder::new().name("earrrl-change".to_owned());
-        // Sending the result fails if the caller has dropped the future, which is no error.
-        let thread = thread.spawn(move || drop(sender.send(layer.change(&name, &rule))));
-        async move {
-            let failed = |why: String| LayerError::Engine(EngineError::Unavailable(why));
-            thread.map_err(|error| failed(format!("no thread for the change: {error}")))?;
-            changed
-                .await
-                .unwrap_or_else(|_| Err(failed("the change was given up".to_owned())))
-        }
     }
 
     /// Returns the engine, by which clients can be peeked at, refunded and reset.

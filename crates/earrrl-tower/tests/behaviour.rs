@@ -525,66 +525,6 @@ fn a_proxy_that_is_not_trusted_is_warned_of_once() {
     }
 }
 
-/// An engine that changes a rule only when the test permits it.
-struct Blocking {
-    engine: Engine,
-    turn: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
-}
-
-impl earrrl::Engine for Blocking {
-    type Decide = Ready<Result<Decision, EngineError>>;
-    type Done = Ready<Result<(), EngineError>>;
-
-    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        self.turn.lock().unwrap().recv().unwrap();
-        self.engine.prepare(name, rule)
-    }
-
-    fn prepared(&self, name: &str) -> Option<Rule> {
-        self.engine.prepared(name)
-    }
-
-    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
-        self.engine.decide(charges, mode, now)
-    }
-
-    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
-        self.engine.refund(charge, at, now)
-    }
-
-    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
-        self.engine.reset(rule, key)
-    }
-}
-
-/// The runtime has a single thread, so a change on that thread would wait for ever.
-#[tokio::test]
-async fn a_change_does_not_block_the_executor() {
-    let (engine, _) = engine();
-    let (let_go, turn) = std::sync::mpsc::channel();
-    let blocking = Blocking {
-        engine: engine.clone(),
-        turn: std::sync::Mutex::new(turn),
-    };
-    let_go.send(()).unwrap();
-    let builder = RateLimitLayer::builder(blocking).rule(per_address("gcra 1/s burst=2"));
-    let layer = builder.build().unwrap();
-    let mut changed = std::pin::pin!(layer.change_async("per-address", &rule("gcra 1/s burst=4")));
-    assert!(changed.as_mut().now_or_never().is_none());
-    assert_eq!(
-        engine.prepared("per-address"),
-        Some(rule("gcra 1/s burst=2"))
-    );
-    let_go.send(()).unwrap();
-    changed.await.unwrap();
-    assert_eq!(
-        engine.prepared("per-address"),
-        Some(rule("gcra 1/s burst=4"))
-    );
-    let unknown = layer.change_async("other", &rule("gcra 1/s burst=4")).await;
-    assert_eq!(unknown, Err(LayerError::UnknownName("other".to_owned())));
-}
-
 /// Returns the status, the outcome that the handler saw, and the presence of headers, of four
 /// requests under a rule that allows two.
 fn flagged(
