@@ -24,16 +24,16 @@ use crate::verdict::{Event, Verdict};
 
 /// The treatment of a request after its decision.
 pub(crate) enum Conclusion {
-    /// The request is passed on.
+    /// The request is passed on, after its delay.
     Pass(Pass),
-    /// The request is passed on after a delay.
-    Hold(Pass, Duration),
     /// The request is denied with this response, and the inner service is not called.
     Refuse(Response<Bytes>),
 }
 
 /// The additions to a request that is passed on, and to its response.
 pub(crate) struct Pass {
+    /// The time for which the request is held back; zero for most requests.
+    pub(crate) delay: Duration,
     headers: RateLimitHeaders,
     /// Boxed, since few requests have any of these.
     extras: Option<Box<Extras>>,
@@ -61,6 +61,7 @@ impl Pass {
     /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
         Self {
+            delay: Duration::ZERO,
             headers: RateLimitHeaders::default(),
             extras: None,
         }
@@ -198,15 +199,11 @@ where
             hold,
             held,
         };
-        let pass = Pass {
+        Conclusion::Pass(Pass {
+            delay: decision.delay,
             headers: rate_limit,
             extras: self.extras(charges, extras),
-        };
-        if decision.delay.is_zero() {
-            Conclusion::Pass(pass)
-        } else {
-            Conclusion::Hold(pass, decision.delay)
-        }
+        })
     }
 
     /// Adds the charges that are made later. Returns `None` if the request has no extras.

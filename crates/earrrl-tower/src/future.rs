@@ -183,9 +183,9 @@ where
     }
 
     /// Returns a future that waits until the request's delay is over.
-    pub(crate) fn for_turn(service: S, request: Request<B>, pass: Pass, delay: Duration) -> Self {
+    pub(crate) fn for_turn(service: S, request: Request<B>, pass: Pass) -> Self {
         let cause = Cause::Turn {
-            timer: Delay::new(delay),
+            timer: Delay::new(pass.delay),
             pass: Some(pass),
         };
         Self {
@@ -211,7 +211,8 @@ where
             }
             Cause::Turn { timer, pass } => {
                 ready!(Pin::new(timer).poll(context));
-                let pass = pass.take().unwrap_or_else(Pass::plain);
+                let mut pass = pass.take().unwrap_or_else(Pass::plain);
+                pass.delay = Duration::ZERO;
                 Poll::Ready(Conclusion::Pass(pass))
             }
         }
@@ -227,15 +228,15 @@ where
             ..
         } = self;
         match conclusion {
-            Conclusion::Pass(mut pass) => {
+            Conclusion::Pass(mut pass) if pass.delay.is_zero() => {
                 pass.enter(request.extensions_mut());
                 ResponseStage::Serving {
                     serving: service.call(request),
                     pass,
                 }
             }
-            Conclusion::Hold(pass, delay) => {
-                let waiting = Self::for_turn(service, request, pass, delay);
+            Conclusion::Pass(pass) => {
+                let waiting = Self::for_turn(service, request, pass);
                 ResponseStage::Waiting {
                     waiting: Some(Box::new(waiting)),
                 }

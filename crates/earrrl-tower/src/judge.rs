@@ -25,35 +25,25 @@ pub enum Judged {
 
 /// A request that is passed on: first wait for [`delay`](Self::delay), then call
 /// [`enter`](Self::enter), pass the request on, and call [`leave`](Self::leave) with its response.
-pub struct Passed {
-    pass: Pass,
-    delay: Duration,
-}
+pub struct Passed(Pass);
 
 impl Passed {
-    fn at_once(pass: Pass) -> Self {
-        Self {
-            pass,
-            delay: Duration::ZERO,
-        }
-    }
-
     /// Returns the time for which the request must be held back; zero for most requests.
     pub fn delay(&self) -> Duration {
-        self.delay
+        self.0.delay
     }
 
     /// Adds the [`Verdict`](crate::Verdict), the [`Settlement`](crate::Settlement) and the
     /// [`RequestHold`](crate::RequestHold), if there are any, to the request's extensions. To be called just before the request is passed on: from
     /// then on, a request without a response is charged, too.
     pub fn enter(&mut self, request: &mut Extensions) {
-        self.pass.enter(request);
+        self.0.enter(request);
     }
 
     /// Adds the headers to the response, charges the costs that depend on it, and commits the
     /// reservation.
     pub fn leave(mut self, response: &mut response::Parts) {
-        if let Some(cost_after) = self.pass.leave(&mut response.headers).cost_after {
+        if let Some(cost_after) = self.0.leave(&mut response.headers).cost_after {
             // An engine in memory has charged the cost when this value is dropped.
             drop(cost_after.charge(response));
         }
@@ -63,7 +53,7 @@ impl Passed {
 impl fmt::Debug for Passed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passed")
-            .field("delay", &self.delay)
+            .field("delay", &self.0.delay)
             .finish_non_exhaustive()
     }
 }
@@ -101,7 +91,7 @@ where
             return Judged::Refuse(shared.no_key(status, &request.headers));
         }
         if charges.is_empty() || shared.admit_at_once(&charges) {
-            return Judged::Pass(Passed::at_once(Pass::plain()));
+            return Judged::Pass(Passed(Pass::plain()));
         }
         let conclusion = match shared.decide(&charges, &request.headers) {
             Progress::Concluded(conclusion) => conclusion,
@@ -111,8 +101,7 @@ where
             }
         };
         match conclusion {
-            Conclusion::Pass(pass) => Judged::Pass(Passed::at_once(pass)),
-            Conclusion::Hold(pass, delay) => Judged::Pass(Passed { pass, delay }),
+            Conclusion::Pass(pass) => Judged::Pass(Passed(pass)),
             Conclusion::Refuse(response) => Judged::Refuse(response),
         }
     }

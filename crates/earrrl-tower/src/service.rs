@@ -93,16 +93,16 @@ where
             return ResponseFuture::serving(self.inner.call(request), Pass::plain());
         }
         match self.shared.decide(&charges, &parts.headers) {
-            Progress::Concluded(Conclusion::Pass(mut pass)) => {
+            Progress::Concluded(Conclusion::Pass(mut pass)) if pass.delay.is_zero() => {
                 pass.enter(&mut parts.extensions);
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::serving(self.inner.call(request), pass)
             }
             Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
-            Progress::Concluded(Conclusion::Hold(pass, delay)) => {
+            Progress::Concluded(Conclusion::Pass(pass)) => {
                 let service = self.take_ready();
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::waiting(WaitingRequest::for_turn(service, request, pass, delay))
+                ResponseFuture::waiting(WaitingRequest::for_turn(service, request, pass))
             }
             Progress::Pending(decision) => {
                 let service = self.take_ready();
