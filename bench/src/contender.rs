@@ -30,6 +30,9 @@ pub trait Contender<K>: Sync {
         keys.iter().filter(|key| self.decide(key)).count()
     }
 
+    /// Forgets idle clients, where the memory has no bound.
+    fn tidy(&self) {}
+
     /// How many clients its memory is for, where that is fixed.
     fn room(&self) -> Option<usize> {
         None
@@ -52,6 +55,7 @@ pub trait Runner<K>: Sync {
     /// The nanoseconds a decision takes in each of as many threads as there are sequences.
     fn round(&self, sequences: &[&[K]], mode: Mode) -> f64;
     fn visit(&self, key: &K);
+    fn tidy(&self);
     fn room(&self) -> Option<usize>;
 }
 
@@ -72,6 +76,10 @@ impl<K: Key, C: Contender<K>> Runner<K> for C {
 
     fn visit(&self, key: &K) {
         black_box(self.decide(key));
+    }
+
+    fn tidy(&self) {
+        Contender::tidy(self);
     }
 
     fn room(&self) -> Option<usize> {

@@ -2,7 +2,6 @@
 
 use std::hint::black_box;
 
-use crate::Setting;
 use crate::contender::Contender;
 
 pub struct Floor {
@@ -11,19 +10,19 @@ pub struct Floor {
     clock: Option<quanta::Clock>,
 }
 
-/// As many 16-byte words as our table has.
-pub fn floor(setting: &Setting, with_clock: bool) -> Floor {
-    let slots = setting.clients.div_ceil(12).max(2) * 16;
-    // All pages are touched, and huge if the allocator gets any.
-    let words = vec![[1, 1]; slots + 1];
-    Floor {
-        words,
-        slots,
-        clock: with_clock.then(quanta::Clock::new),
-    }
-}
-
 impl Floor {
+    /// As many 16-byte words as our table has for this many clients.
+    pub fn new(clients: usize, with_clock: bool) -> Self {
+        let slots = clients.div_ceil(12).max(2) * 16;
+        // All pages are touched, and huge if the allocator gets any.
+        let words = vec![[1, 1]; slots + 1];
+        Self {
+            words,
+            slots,
+            clock: with_clock.then(quanta::Clock::new),
+        }
+    }
+
     fn place(&self, key: u64) -> *mut u128 {
         let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let slot = ((u128::from(hash) * self.slots as u128) >> 64) as usize;

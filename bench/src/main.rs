@@ -5,9 +5,11 @@
 //!
 //! A round is a million decisions of every contender in every way, unless `--decisions` says
 //! otherwise. `--only` measures the kinds of keys (`u64`, `strings`, `Zipf`, `denied`), the contenders that it
-//! names, by a part of their names, and `several` rules on one request; without it, all is measured.
+//! names, by a part of their names, `several` rules on one request, and `floods` of new clients; without it, all is
+//! measured.
 
 mod contender;
+mod floods;
 mod floors;
 mod ours;
 mod peers;
@@ -64,6 +66,9 @@ const KINDS: [&str; 4] = [
     "denied, u64",
 ];
 
+/// What is measured beside the kinds of keys.
+const OTHERS: [&str; 2] = ["several", "floods"];
+
 struct Options {
     rounds: usize,
     /// By each thread, in a round.
@@ -78,6 +83,12 @@ impl Options {
         let named = |text: &&String| kind.iter().any(|name| name.contains(text.as_str()));
         let mut named = self.only.iter().filter(named).peekable();
         named.peek().is_none() || named.any(|text| name.contains(text.as_str()))
+    }
+
+    /// Whether something beside the kinds of keys is named, which then are not measured.
+    fn measures_only_others(&self) -> bool {
+        let is_other = |text: &String| OTHERS.contains(&text.as_str());
+        self.only.iter().any(is_other)
     }
 }
 
@@ -125,10 +136,10 @@ fn common<K: Key>() -> Vec<Make<K>> {
         }),
         ("governor", |s| Box::new(peers::governor(s))),
         ("governor, foldhash", |s| {
-            Box::new(peers::governor_foldhash(s))
+            Box::new(peers::Keyed::foldhash(peers::quota(s.load)))
         }),
         ("governor, foldhash, ticking clock", |s| {
-            Box::new(peers::governor_tuned(s))
+            Box::new(peers::Keyed::tuned(peers::quota(s.load)))
         }),
         ("ratelimit in a DashMap", |s| {
             Box::new(peers::ratelimiters(s))
@@ -142,10 +153,10 @@ fn common<K: Key>() -> Vec<Make<K>> {
 fn numbers() -> Vec<Make<u64>> {
     let mut all = common::<u64>();
     all.push(("floor: compare-and-swap", |s| {
-        Box::new(floors::floor(s, false))
+        Box::new(floors::Floor::new(s.clients, false))
     }));
     all.push(("floor: compare-and-swap and clock", |s| {
-        Box::new(floors::floor(s, true))
+        Box::new(floors::Floor::new(s.clients, true))
     }));
     all
 }
@@ -187,7 +198,7 @@ fn group<K: Key>(
     options: &Options,
     to: &mut Report,
 ) {
-    if options.only == ["several"] || !options.wants(kind, &KINDS) {
+    if options.measures_only_others() || !options.wants(kind, &KINDS) {
         return;
     }
     let names: Vec<_> = make.iter().map(|(name, _)| *name).collect();
@@ -205,11 +216,11 @@ fn group<K: Key>(
             let start = Instant::now();
             newcomers.iter().for_each(|key| contender.visit(key));
             let nanos = start.elapsed().as_nanos() as f64 / setting.clients as f64;
-            to.time(name, kind, setting, "1 thread, new clients", nanos);
+            to.time(name, kind, setting.clients, "1 thread, new clients", nanos);
             drop(newcomers);
             let bytes = MEMORY.allocated().saturating_sub(before);
             let room = contender.room().unwrap_or(setting.clients);
-            to.bytes(name, kind, setting, bytes as f64 / room as f64);
+            to.bytes(name, kind, setting.clients, bytes as f64 / room as f64);
             (*name, contender)
         })
         .collect();
@@ -228,7 +239,7 @@ fn group<K: Key>(
             for (name, contender) in &contenders {
                 let time = contender.round(sequences, mode);
                 if round > 0 {
-                    to.time(name, kind, setting, way, time);
+                    to.time(name, kind, setting.clients, way, time);
                 }
             }
         }
@@ -237,7 +248,7 @@ fn group<K: Key>(
 
 fn main() {
     let options = options();
-    let mut report = Report::default();
+    let mut report = Report::compared_with("governor");
     for &clients in &options.sizes {
         let allowed = Setting {
             clients,
@@ -259,11 +270,14 @@ fn main() {
         };
         group(&numbers(), &denied, KINDS[3], &options, &mut report);
     }
-    if options.only != ["several"] {
+    if !options.measures_only_others() {
         report.print();
     }
-    if options.only.is_empty() || options.only.iter().any(|text| text == "several") {
+    if options.wants("several", &OTHERS) {
         several::print(options.rounds);
+    }
+    if options.wants("floods", &OTHERS) {
+        floods::print(&options);
     }
     if options.only.is_empty() {
         ways::print_atomic_updates(options.rounds);

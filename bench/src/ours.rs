@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Clock, Limiter, Rule, SystemClock};
 use earrrl::internal::TickingClock;
+use earrrl::{BuildError, Clock, Limiter, Rule, SystemClock};
 
 use crate::contender::{Contender, Key};
 use crate::{Load, Setting};
@@ -23,22 +23,22 @@ fn rule(algorithm: &str, load: Load) -> Rule {
     text.parse().expect("a valid rule")
 }
 
+impl<K: Key, C> Ours<K, C> {
+    pub fn of(built: Result<Limiter<K, C>, BuildError>, room: usize) -> Self {
+        let limiter = built.expect("enough memory");
+        Self { limiter, room }
+    }
+}
+
 pub fn system<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, SystemClock> {
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
-    Ours {
-        limiter: limiter.build().expect("enough memory"),
-        room: setting.capacity(),
-    }
+    Ours::of(limiter.build(), setting.capacity())
 }
 
 pub fn ticking<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, TickingClock> {
     let clock = TickingClock::new(Duration::from_millis(1)).expect("a thread");
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
-    let limiter = limiter.clock(clock).build().expect("enough memory");
-    Ours {
-        limiter,
-        room: setting.capacity(),
-    }
+    Ours::of(limiter.clock(clock).build(), setting.capacity())
 }
 
 impl<K: Key, C: Clock> Contender<K> for Ours<K, C> {

@@ -17,7 +17,7 @@ use crate::{Load, Setting};
 type Governor<K, S, C> =
     RateLimiter<K, DashMap<K, InMemoryState, S>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-fn quota(load: Load) -> Quota {
+pub fn quota(load: Load) -> Quota {
     match load {
         Load::Allowed => Quota::per_second(NonZeroU32::new(1_000_000_000).expect("above 0")),
         Load::Denied => Quota::with_period(Duration::from_secs(86_400)).expect("above 0"),
@@ -34,29 +34,27 @@ pub fn governor<K: Key>(setting: &Setting) -> Keyed<K, std::hash::RandomState, D
     ))
 }
 
-/// With a hash whose keys can be chosen against.
-pub fn governor_foldhash<K: Key>(
-    setting: &Setting,
-) -> Keyed<K, foldhash::fast::RandomState, DefaultClock> {
-    let hasher = foldhash::fast::RandomState::default();
-    Keyed(RateLimiter::dashmap_with_clock_and_hasher(
-        quota(setting.load),
-        DefaultClock::default(),
-        hasher,
-    ))
+impl<K: Key> Keyed<K, foldhash::fast::RandomState, DefaultClock> {
+    /// With a hash whose keys can be chosen against.
+    pub fn foldhash(quota: Quota) -> Self {
+        let hasher = foldhash::fast::RandomState::default();
+        Self(RateLimiter::dashmap_with_clock_and_hasher(
+            quota,
+            DefaultClock::default(),
+            hasher,
+        ))
+    }
 }
 
-/// With that hash and the clock of a ticking thread.
-pub fn governor_tuned<K: Key>(
-    setting: &Setting,
-) -> Keyed<K, foldhash::fast::RandomState, QuantaUpkeepClock> {
-    let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1)).expect("one upkeep");
-    let hasher = foldhash::fast::RandomState::default();
-    Keyed(RateLimiter::dashmap_with_clock_and_hasher(
-        quota(setting.load),
-        clock,
-        hasher,
-    ))
+impl<K: Key> Keyed<K, foldhash::fast::RandomState, QuantaUpkeepClock> {
+    /// With that hash and the clock of a ticking thread.
+    pub fn tuned(quota: Quota) -> Self {
+        let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1)).expect("one upkeep");
+        let hasher = foldhash::fast::RandomState::default();
+        Self(RateLimiter::dashmap_with_clock_and_hasher(
+            quota, clock, hasher,
+        ))
+    }
 }
 
 impl<K: Key, S: BuildHasher + Clone + Send + Sync, C: Clock + Sync> Contender<K> for Keyed<K, S, C>
@@ -65,6 +63,10 @@ where
 {
     fn decide(&self, key: &K) -> bool {
         self.0.check_key(key).is_ok()
+    }
+
+    fn tidy(&self) {
+        self.0.retain_recent();
     }
 }
 

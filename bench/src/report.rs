@@ -1,13 +1,10 @@
-//! Medians, and ratios to governor as it comes, as Markdown tables.
+//! Medians, and ratios to one of the contenders, as Markdown tables.
 
 use std::collections::BTreeMap;
 
-use crate::Setting;
-
-const COMPARED_WITH: &str = "governor";
-
 #[derive(Default)]
 pub struct Report {
+    compared_with: &'static str,
     /// In the order in which they came.
     names: Vec<String>,
     tables: Vec<String>,
@@ -17,21 +14,25 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn time(&mut self, name: &str, kind: &str, setting: &Setting, way: &str, nanos: f64) {
+    pub fn compared_with(name: &'static str) -> Self {
+        Self {
+            compared_with: name,
+            ..Self::default()
+        }
+    }
+
+    pub fn time(&mut self, name: &str, kind: &str, clients: usize, way: &str, nanos: f64) {
         let table = format!("{kind}, {way}");
         remember(&mut self.names, name.into());
         remember(&mut self.tables, table.clone());
-        remember(&mut self.columns, (table.clone(), setting.clients));
-        let times = self
-            .times
-            .entry((name.into(), table, setting.clients))
-            .or_default();
+        remember(&mut self.columns, (table.clone(), clients));
+        let times = self.times.entry((name.into(), table, clients)).or_default();
         times.push(nanos);
     }
 
-    pub fn bytes(&mut self, name: &str, kind: &str, setting: &Setting, bytes: f64) {
+    pub fn bytes(&mut self, name: &str, kind: &str, clients: usize, bytes: f64) {
         self.bytes
-            .insert((name.into(), kind.into(), setting.clients), bytes);
+            .insert((name.into(), kind.into(), clients), bytes);
     }
 
     fn median(&self, name: &str, table: &str, clients: usize) -> Option<f64> {
@@ -67,13 +68,16 @@ impl Report {
         let Some(median) = self.median(name, table, clients) else {
             return String::new();
         };
-        match self.median(COMPARED_WITH, table, clients) {
+        match self.median(self.compared_with, table, clients) {
             Some(compared) => format!("{median:.1} ({:.2}×)", compared / median),
             None => format!("{median:.1}"),
         }
     }
 
     fn print_bytes(&self) {
+        if self.bytes.is_empty() {
+            return;
+        }
         println!("\n### bytes a client\n");
         let mut sizes: Vec<usize> = self.bytes.keys().map(|(_, _, clients)| *clients).collect();
         sizes.retain(|clients| *clients >= 1_000_000);
