@@ -8,8 +8,9 @@ use std::time::Duration;
 use earrrl::RuleError;
 use earrrl_redis::{Certificates, ClientKeys, Options, WhenGone, uses_tls, without_credentials};
 
+use super::problem::shown;
 use super::server::hmac_key;
-use super::table::{Field, Table, shown};
+use super::table::{Field, Table};
 
 /// The number of clients for which a rule reserves memory by default.
 pub const DEFAULT_CAPACITY: usize = 1_000_000;

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use earrrl::internal::nearest;
 
-use super::table::shown;
+/// The largest number of characters of a wrong value that an error shows.
+pub(super) const LONGEST_SHOWN: usize = 80;
 
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,4 +149,12 @@ pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
         "unknown field `{}`, expected one of `{known}`{meant}",
         shown(name)
     )
+}
+
+/// Returns the beginning of a text, as an error shows it.
+pub(super) fn shown(text: &str) -> String {
+    text.chars()
+        .take(LONGEST_SHOWN)
+        .flat_map(char::escape_debug)
+        .collect()
 }

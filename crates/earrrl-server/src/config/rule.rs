@@ -180,7 +180,7 @@ pub(super) fn read_all(
 
 impl RuleConfig {
     fn read(table: &Table<'_>, name: &str, around: &Surroundings<'_>) -> Option<Self> {
-        let terms = Terms::read(table, around);
+        let terms = Terms::read(table, around.paths, around.engine);
         let rule = terms.own_limit(table);
         let conditions = |name| {
             let field = table.field(name);

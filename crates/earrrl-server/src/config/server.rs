@@ -13,7 +13,8 @@ use super::access::Tokens;
 use super::attribute::{Condition, network};
 use super::files::path_of;
 use super::listen::{ListenAddress, Protocol};
-use super::table::{Field, Table, defaults, shown};
+use super::problem::shown;
+use super::table::{Field, Table, defaults};
 
 use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};

@@ -17,10 +17,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::files::{path_of, text_of};
-use super::problem::{ConfigError, unknown_field};
+use super::problem::{ConfigError, LONGEST_SHOWN, shown, unknown_field};
 
-/// The largest number of characters of a wrong value that an error shows.
-const LONGEST_SHOWN: usize = 80;
 /// The largest number of mistakes that one reading of a file keeps.
 const MAX_MISTAKES: usize = 1000;
 
@@ -356,14 +354,6 @@ impl<'t> Field<'t> {
         let got: String = got.chars().take(LONGEST_SHOWN).collect();
         self.refuse(format!("expected {want}, got {got}"))
     }
-}
-
-/// Returns the beginning of a text, as an error shows it.
-pub(super) fn shown(text: &str) -> String {
-    text.chars()
-        .take(LONGEST_SHOWN)
-        .flat_map(char::escape_debug)
-        .collect()
 }
 
 /// # Values

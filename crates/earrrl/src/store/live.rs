@@ -77,7 +77,7 @@ pub(crate) struct LiveHold {
     refunded: Cost,
 }
 
-/// What others can have given back to a client since a reservation was charged, at most.
+/// The most that others can have given back to a client since a reservation was charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenBack {
     /// By reservations that were live then.

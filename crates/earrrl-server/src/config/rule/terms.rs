@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use earrrl::{Action, Cost, OnExpiry, Rule};
+use earrrl_tower::path::Paths;
 
-use super::Surroundings;
 use super::cost::{CostSource, cost_source, max_cost, never_passes};
 use crate::config::engine::EngineConfig;
 use crate::config::table::{Field, Table};
@@ -28,8 +28,8 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Reads the fields beside `limit` that are terms of a rule.
-    pub(super) fn read(table: &Table<'_>, around: &Surroundings<'_>) -> Self {
-        let cost = cost_source(table, around.paths);
+    pub(super) fn read(table: &Table<'_>, paths: Paths, engine: &EngineConfig) -> Self {
+        let cost = cost_source(table, paths);
         Self {
             action: action(table),
             max_cost: max_cost(table, &cost),
@@ -40,7 +40,7 @@ impl Terms {
             on_expiry: table
                 .choice("on_expiry", &ON_EXPIRY)
                 .unwrap_or(OnExpiry::Keep),
-            is_on_redis: matches!(around.engine, EngineConfig::Redis(_)),
+            is_on_redis: matches!(engine, EngineConfig::Redis(_)),
         }
     }
 

@@ -131,6 +131,27 @@ fn saturate(top: i64) -> Word {
     if top < 0 { MIN_WORD } else { MAX_WORD }
 }
 
+/// The order in which a full table evicts its clients.
+///
+/// A closure that returns the greatest word of an idle client is the order by words.
+pub trait Order {
+    /// Returns the greatest rank of a client that is as good as new.
+    fn idle(&self) -> Word;
+
+    /// Returns the rank of a client's state. The client with the smallest rank is evicted first.
+    #[inline(always)]
+    fn rank(&self, word: Word) -> Word {
+        word
+    }
+}
+
+impl<F: Fn() -> Word> Order for F {
+    #[inline(always)]
+    fn idle(&self) -> Word {
+        self()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

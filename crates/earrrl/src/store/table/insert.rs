@@ -43,11 +43,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::entry::{Entry, Word};
+use super::entry::{Entry, Order, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{Order, rank_of};
+use super::victim::rank_of;
 
 /// A claim of a slot, as it was made or seen.
 #[derive(Clone, Copy)]

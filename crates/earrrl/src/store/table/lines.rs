@@ -5,16 +5,8 @@
 
 use super::available;
 use super::hash::KeyHash;
-use super::region::{Region, Shareable};
-use super::slot::{Slot, prefer_huge_pages};
-
-/// The slots of one cache line.
-#[repr(C, align(64))]
-pub(crate) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
-
-// SAFETY: a line consists of its slots.
-#[allow(unsafe_code)]
-unsafe impl<S: Shareable, const LINE: usize> Shareable for Line<S, LINE> {}
+use super::region::Region;
+use super::slot::{Line, Slot, prefer_huge_pages};
 
 pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
     lines: Region<Line<S, LINE>>,

@@ -52,15 +52,14 @@ use std::sync::Arc;
 
 pub(crate) use available::{fits, half_of_what_is_left};
 use entry::Entry;
-pub use entry::{Change, MAX_WORD, MIN_WORD, Word};
+pub use entry::{Change, MAX_WORD, MIN_WORD, Order, Word};
 pub use hash::{KeyHash, KeyHasher};
-use lines::{Line, Lines};
+use lines::Lines;
 use raw::{RawTable, SHARDS, Shard};
 use region::{Memory, Region};
-use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
+use slot::{AtomicSlot, Line};
 pub use sweep::Swept;
-pub use victim::Order;
 
 use crate::store::live::LiveHolds;
 

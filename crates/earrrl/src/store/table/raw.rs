@@ -5,12 +5,11 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-use super::entry::{Change, Entry, Word};
+use super::entry::{Change, Entry, Order, Word};
 use super::hash::KeyHash;
 use super::lines::Lines;
 use super::region::{Region, Shareable};
 use super::slot::{Purpose, Slot, prefetch};
-use super::victim::Order;
 use crate::store::live::LiveHolds;
 
 /// Counters of insertions. There are several, so that processors that insert do not share a cache

@@ -10,10 +10,10 @@
 
 use core::ops::Range;
 
-use super::entry::Entry;
+use super::entry::{Entry, Order};
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{Order, rank_in, rank_of};
+use super::victim::{rank_in, rank_of};
 
 /// The number of sets up to which both sets of many keys would be the same, so that the second one is the next.
 const FEW: usize = 64;

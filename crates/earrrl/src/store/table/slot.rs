@@ -7,8 +7,15 @@
 #![allow(unsafe_code)]
 
 use super::entry::Entry;
-use super::lines::Line;
+use super::region::Shareable;
 use crate::algorithm::Policy;
+
+/// The slots of one cache line.
+#[repr(C, align(64))]
+pub(crate) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
+
+// SAFETY: a line consists of its slots.
+unsafe impl<S: Shareable, const LINE: usize> Shareable for Line<S, LINE> {}
 
 /// The memory operations that the table needs. Every operation is sequentially consistent.
 pub(crate) trait Slot: Sync {

@@ -2,32 +2,10 @@
 
 use core::cmp::Reverse;
 
-use super::entry::{Entry, FINGERPRINT_BITS, Word};
+use super::entry::{Entry, FINGERPRINT_BITS, Order, Word};
 use super::hash::KeyHash;
-use super::lines::Line;
 use super::raw::RawTable;
-use super::slot::Slot;
-
-/// The order in which a full table evicts its clients.
-///
-/// A closure that returns the greatest word of an idle client is the order by words.
-pub trait Order {
-    /// Returns the greatest rank of a client that is as good as new.
-    fn idle(&self) -> Word;
-
-    /// Returns the rank of a client's state. The client with the smallest rank is evicted first.
-    #[inline(always)]
-    fn rank(&self, word: Word) -> Word {
-        word
-    }
-}
-
-impl<F: Fn() -> Word> Order for F {
-    #[inline(always)]
-    fn idle(&self) -> Word {
-        self()
-    }
-}
+use super::slot::{Line, Slot};
 
 /// The number of slots of a set, free or of idle clients, that are needed to store a new client in the home line.
 /// The first home line is tried before the second.
