@@ -85,8 +85,6 @@ pub mod internal {
     pub use crate::nearest::nearest;
     pub use crate::random::Random;
     #[cfg(feature = "std")]
-    pub use crate::rules::WordRequest;
-    #[cfg(feature = "std")]
     pub use crate::rules::reserve::crowded;
     pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
     #[cfg(all(feature = "std", target_os = "linux"))]

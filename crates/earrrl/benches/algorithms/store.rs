@@ -16,6 +16,7 @@ const GCRA: &str = "gcra 1000000/s burst=1000000000";
 const AVERAGE: &str = "recent-average 1000000000/s half-life=10s";
 const FIXED: &str = "fixed-window 100000000/1h";
 const COUNTER: &str = "sliding-counter 100000000/1h";
+const EXPONENTIAL: &str = "exponential 6000/1m";
 /// Rules as users have them: a rate a second, and one that a busy client does not reach.
 const RULES: [&str; 8] = [
     "gcra 1/s burst=100000000",
@@ -89,6 +90,10 @@ pub(super) fn workloads() -> Vec<Workload> {
         Workload {
             name: "sliding-counter check",
             run: |n| check(COUNTER, n),
+        },
+        Workload {
+            name: "exponential check",
+            run: |n| check(EXPONENTIAL, n),
         },
         Workload {
             name: "engine, 1 fixed-window",

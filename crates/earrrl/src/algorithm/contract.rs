@@ -44,11 +44,6 @@ macro_rules! moments_are_words {
             Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
         }
 
-        #[inline]
-        fn fits_words(&self) -> bool {
-            true
-        }
-
         fn largest_in_words(&self) -> Option<u64> {
             Some(u64::MAX)
         }
@@ -211,7 +206,8 @@ pub trait Algorithm: Sized {
 
     /// Returns true if the table holds the clients of this limit.
     fn fits_words(&self) -> bool {
-        false
+        let fits = |largest| self.allowance().0 <= largest as f64;
+        self.largest_in_words().is_some_and(fits)
     }
 
     /// Returns the largest quota, in units, with which the table holds the clients of a limit that is
@@ -220,8 +216,8 @@ pub trait Algorithm: Sized {
         None
     }
 
-    /// Returns the state as a word. If no word is exactly this state, the word's state allows less,
-    /// never more.
+    /// Returns the state as a word, of 88 bits if [`fits_words`](Self::fits_words). If no word is exactly this
+    /// state, the word's state allows less, never more.
     fn word(&self, _state: &Self::State) -> Word {
         Word::MAX
     }
@@ -290,22 +286,6 @@ pub(crate) struct Judged<S> {
         expect(dead_code, reason = "only what keeps states asks")
     )]
     pub(crate) stores: bool,
-}
-
-/// Judges and stores a request as [`judge`] does, and computes the decision's figures.
-pub(super) fn decide<A: Algorithm>(
-    algorithm: &A,
-    state: Option<A::State>,
-    now: Nanos,
-    cost: Cost,
-    mode: Mode,
-) -> (Option<A::State>, bool, Figures) {
-    let mut estimate = None;
-    let Judged { after, allowed, .. } = judge(algorithm, state, now, cost, mode, |before| {
-        estimate = algorithm.estimate(before, now, cost);
-    });
-    let figures = figures(algorithm, estimate, after.as_ref(), now, cost);
-    (after, allowed, figures)
 }
 
 /// Computes the figures of a decision from the estimate before it and the state after it.

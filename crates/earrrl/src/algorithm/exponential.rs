@@ -14,7 +14,7 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, ClientState, Policy, Replenishment};
+use super::{Algorithm, ClientState, Policy, Replenishment, Word};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -303,6 +303,18 @@ impl Algorithm for Exponential {
         Some(Measured {
             at: before.map_or(now, |state| state.at.max(now)),
             rate,
+        })
+    }
+
+    /// Returns the 128 bits of the state, which is too large for the table.
+    fn word(&self, state: &Measured) -> Word {
+        (i128::from(state.at.get()) << 64) | i128::from(state.rate.to_bits())
+    }
+
+    fn state_of(&self, word: Word) -> Option<Measured> {
+        Some(Measured {
+            at: Nanos::new((word >> 64) as u64),
+            rate: f64::from_bits(word as u64),
         })
     }
 

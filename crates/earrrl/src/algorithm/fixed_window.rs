@@ -172,10 +172,6 @@ impl Algorithm for FixedWindow {
         duration_from_nanos(after.map_or(0, |count| self.terms.until_end(count.window, now)))
     }
 
-    fn fits_words(&self) -> bool {
-        self.terms.fits_words(self.largest_in_words())
-    }
-
     /// Returns 2^23 units per second of the window.
     fn largest_in_words(&self) -> Option<u64> {
         u64::try_from((self.endless() - 1) / UNIT).ok()

@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::contract::{Algorithm, Judged, decide, judge};
+use super::contract::{Algorithm, Judged, figures, judge};
 use super::list::Stored;
 use super::{Concurrent, Limit, State, each};
 use crate::clock::Nanos;
@@ -388,8 +388,13 @@ fn step<A: Stored<State>>(
     cost: Cost,
     mode: Mode,
 ) -> (Option<State>, bool, Figures) {
-    let (state, allowed, figures) = decide(limit, state.and_then(A::open), now, cost, mode);
-    (state.map(A::wrap), allowed, figures)
+    let mut estimate = None;
+    let before = state.and_then(A::open);
+    let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |before| {
+        estimate = limit.estimate(before, now, cost);
+    });
+    let figures = figures(limit, estimate, after.as_ref(), now, cost);
+    (after.map(A::wrap), allowed, figures)
 }
 
 fn admit<A: Stored<State>>(

@@ -130,6 +130,23 @@ macro_rules! algorithms {
 
 pub(super) use algorithms;
 
+/// Evaluates `$do` with `$limit` bound to the parameters of the limit `$this` if its states are words of the
+/// table, and `$else` otherwise.
+#[cfg(feature = "std")]
+macro_rules! in_words {
+    ($this:expr, $limit:ident => $do:expr, else $else:expr) => {
+        match $this {
+            Limit::TokenBucket($limit) => $do,
+            Limit::RecentAverage($limit) => $do,
+            Limit::FixedWindow($limit) => $do,
+            Limit::SlidingCounter($limit) => $do,
+            _ => $else,
+        }
+    };
+}
+#[cfg(feature = "std")]
+pub(crate) use in_words;
+
 use super::contract::Algorithm;
 
 /// An algorithm whose states can be stored in `S`, the enum of all algorithms' states.

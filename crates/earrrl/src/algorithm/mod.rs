@@ -50,4 +50,6 @@ pub use contract::{Algorithm, ClientState, Moment, Word};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
 pub(crate) use limit::parse;
+#[cfg(feature = "std")]
+pub(crate) use list::in_words;
 pub use tally::Tally;

@@ -266,10 +266,6 @@ impl Algorithm for SlidingCounter {
         }))
     }
 
-    fn fits_words(&self) -> bool {
-        self.terms.fits_words(self.largest_in_words())
-    }
-
     /// Returns the largest of two counts of whole units that fit a word.
     fn largest_in_words(&self) -> Option<u64> {
         Some(self.digits().most())

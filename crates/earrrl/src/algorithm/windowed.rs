@@ -57,11 +57,6 @@ impl Windowed {
         (self.quota.as_f64(), self.window as f64 / 1e9)
     }
 
-    /// Returns true if the quota is at most `largest` units.
-    pub(super) fn fits_words(&self, largest: Option<u64>) -> bool {
-        largest.is_some_and(|largest| self.quota.billionths() <= u128::from(largest) * UNIT)
-    }
-
     /// Returns true if the sum of `counted` billionths and `cost` is within the quota.
     pub(super) fn fits(&self, counted: u128, cost: Cost) -> bool {
         counted.saturating_add(cost.billionths()) <= self.quota.billionths()

@@ -4,11 +4,10 @@ use core::borrow::Borrow;
 use core::hash::Hash;
 
 use super::{Limiter, Verdict};
-use crate::algorithm::{Algorithm, Limit, Mode};
+use crate::algorithm::{Algorithm, Limit, Mode, in_words};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::Action;
-use crate::store::Kept;
 use crate::store::table::{Lookup, Purpose, Table};
 
 /// The number of keys of a batch whose states are prefetched together.
@@ -90,26 +89,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         &self,
         keys: &mut impl Iterator<Item = &'k Q>,
     ) -> Answers {
-        match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
-            (Kept::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
-                self.admit_words(table, limit, keys)
-            }
-            (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
-                self.admit_words(table, limit, keys)
-            }
-            (Kept::Words(table), Limit::FixedWindow(limit), Action::Deny) => {
-                self.admit_words(table, limit, keys)
-            }
-            (Kept::Words(table), Limit::SlidingCounter(limit), Action::Deny) => {
-                self.admit_words(table, limit, keys)
-            }
-            _ => {
-                let now = self.clock.now();
-                let decide =
-                    |key| self.decide_any(self.hasher.hash(key), Cost::ONE, now, Mode::Check);
-                keys.take(BATCH).map(|key| decide(key).allowed).collect()
-            }
+        if let Some(table) = self.clients.table()
+            && self.rule.action() == Action::Deny
+        {
+            in_words!(self.rule.limit(), limit => return self.admit_words(table, limit, keys), else ());
         }
+        let now = self.clock.now();
+        let decide = |key| self.decide_any(self.hasher.hash(key), Cost::ONE, now, Mode::Check);
+        keys.take(BATCH).map(|key| decide(key).allowed).collect()
     }
 
     /// Decides at most [`BATCH`] requests whose clients' states are words. The lines of all clients

@@ -22,7 +22,8 @@ pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, judge};
+use crate::algorithm::exponential::{Exponential, Measured};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, State, in_words, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::{Action, Outcome, Wait};
@@ -521,25 +522,79 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        match (place, self.rule.limit(), self.rule.action()) {
-            (Some(place), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(limit, place, cost, given, mode)
+        let is_denying = || self.rule.action() == Action::Deny;
+        in_words!(
+            self.rule.limit(),
+            limit => if let Some(place) = place
+                && is_denying()
+            {
+                return self.step_in_line(limit, place, cost, given, mode);
+            },
+            else if let Limit::Exponential(limit) = self.rule.limit()
+                && is_denying()
+            {
+                return self.decide_average(limit, key, cost, self.now(given), mode);
             }
-            (Some(place), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(limit, place, cost, given, mode)
-            }
-            (Some(place), Limit::FixedWindow(limit), Action::Deny) => {
-                self.step_in_window(limit, place, cost, given, mode)
-            }
-            (Some(place), Limit::SlidingCounter(limit), Action::Deny) => {
-                self.step_in_window(limit, place, cost, given, mode)
-            }
-            _ => self.decide_any(key, cost, self.now(given), mode),
+        );
+        self.decide_any(key, cost, self.now(given), mode)
+    }
+
+    /// Decides a request as [`step`](Self::step) does, in the caller's code if the state is no longer than an
+    /// instant: the code of windows is long.
+    #[inline(always)]
+    fn step_in_line<A: Algorithm>(
+        &self,
+        limit: &A,
+        place: Lookup<'_>,
+        cost: Cost,
+        given: Option<Nanos>,
+        mode: Mode,
+    ) -> Verdict<'_> {
+        if size_of::<A::State>() <= size_of::<Word>() {
+            self.step(limit, place, cost, given, mode)
+        } else {
+            self.step_in_window(limit, place, cost, given, mode)
         }
     }
 
-    /// Decides a request as [`step`](Self::step) does. Kept out of line, since the code of windows is
-    /// long.
+    /// Decides a request whose client has an average. It is copied like a word, so that the figures, some of which
+    /// are the solutions of equations, are computed only on demand.
+    #[inline(never)]
+    fn decide_average(
+        &self,
+        limit: &Exponential,
+        key: KeyHash,
+        cost: Cost,
+        now: Nanos,
+        mode: Mode,
+    ) -> Verdict<'_> {
+        let decide = |state: Option<State>| {
+            let before = match state {
+                Some(State::Exponential(before)) => Some(before),
+                _ => None,
+            };
+            let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
+            let word = |state: &Measured| limit.word(state);
+            let verdict = Verdict {
+                rule: &self.rule,
+                now,
+                cost,
+                allowed,
+                details: Details::Words {
+                    before: before.as_ref().map(word),
+                    after: after.as_ref().map(word),
+                },
+            };
+            (after.map(State::Exponential), verdict)
+        };
+        if mode == Mode::Peek {
+            self.clients.inspect(key, self.rule.limit(), now, decide)
+        } else {
+            self.clients.update(key, self.rule.limit(), now, decide)
+        }
+    }
+
+    /// Decides a request as [`step`](Self::step) does, out of line.
     #[inline(never)]
     fn step_in_window<A: Algorithm>(
         &self,

@@ -1,7 +1,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Word, figures};
+use crate::algorithm::{Algorithm, Limit, Word, each, figures};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
@@ -31,7 +31,8 @@ pub struct Verdict<'a> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Details {
-    /// The states before and after the request, under a rule that denies requests over its limit.
+    /// The states before and after the request, as words of up to 128 bits, under a rule that denies requests
+    /// over its limit.
     Words {
         before: Option<Word>,
         after: Option<Word>,
@@ -199,25 +200,11 @@ impl Verdict<'_> {
     /// ```
     #[cold]
     pub fn decision(&self) -> Decision {
-        match (self.details, self.rule.limit()) {
-            (Details::Whole(decision), _) => decision,
-            (Details::Words { before, after }, Limit::RecentAverage(limit)) => {
-                self.single(self.figures(limit, before, after))
-            }
-            (Details::Words { before, after }, Limit::TokenBucket(limit)) => {
-                self.single(self.figures(limit, before, after))
-            }
-            (Details::Words { before, after }, Limit::FixedWindow(limit)) => {
-                self.single(self.figures(limit, before, after))
-            }
-            (Details::Words { before, after }, Limit::SlidingCounter(limit)) => {
-                self.single(self.figures(limit, before, after))
-            }
-            (Details::Words { after, .. }, limit) => {
-                let state = after.and_then(|after| limit.state_of(after));
-                limit
-                    .decide(state, self.now, self.cost, crate::Mode::Peek)
-                    .1
+        match self.details {
+            Details::Whole(decision) => decision,
+            Details::Words { before, after } => {
+                let figures = each!(self.rule.limit(), limit => self.figures(limit, before, after));
+                Decision::single(self.allowed, self.now, figures)
             }
         }
     }
@@ -235,10 +222,6 @@ impl Verdict<'_> {
         let after = state(after);
         let estimate = limit.estimate(before.as_ref(), self.now, self.cost);
         figures(limit, estimate, after.as_ref(), self.now, self.cost)
-    }
-
-    fn single(&self, figures: Figures) -> Decision {
-        Decision::single(self.allowed, self.now, figures)
     }
 }
 

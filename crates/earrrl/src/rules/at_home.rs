@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
             if client.apply(mode(client.judgement()))? {
                 return Some(client);
             }
-            client.judge(client.request.now())?;
+            client.judge(client.request.now)?;
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Part<'a> {
 impl AtHome<'_> {
     #[inline]
     pub(super) fn judgement(&self) -> &Judgement {
-        self.request.judgement()
+        &self.request.judgement
     }
 
     /// Returns the part of [`combine`](super::combine)'s result that a client needs, for a request
@@ -145,7 +145,7 @@ impl AtHome<'_> {
     #[inline]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
         while !self.apply(mode(self.judgement()))? {
-            self.judge(self.request.now())?;
+            self.judge(self.request.now)?;
         }
         Some(())
     }

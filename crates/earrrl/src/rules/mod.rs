@@ -18,9 +18,6 @@ pub(crate) mod reserve;
 #[cfg(feature = "std")]
 mod word_request;
 
-#[cfg(feature = "std")]
-pub use word_request::WordRequest;
-
 use alloc::vec::Vec;
 use core::time::Duration;
 

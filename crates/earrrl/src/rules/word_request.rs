@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Word};
+use crate::algorithm::{Algorithm, Limit, Word, in_words};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
@@ -11,26 +11,12 @@ use crate::held::Held;
 use crate::rule::Rule;
 use crate::rules::{Judgement, Report, combine};
 
-/// Evaluates `$do` with `$limit` bound to the limit's parameters if its states are words, and
-/// `$else` otherwise.
-macro_rules! in_words {
-    ($rule:expr, $limit:ident => $do:expr, else $else:expr) => {
-        match $rule.limit() {
-            Limit::TokenBucket($limit) => $do,
-            Limit::RecentAverage($limit) => $do,
-            Limit::FixedWindow($limit) => $do,
-            Limit::SlidingCounter($limit) => $do,
-            _ => $else,
-        }
-    };
-}
-
 /// A request, its judgement, and the client's state before and after it.
-pub struct WordRequest<'a> {
+pub(crate) struct WordRequest<'a> {
     rule: &'a Rule,
     cost: Cost,
-    now: Nanos,
-    judgement: Judgement,
+    pub(super) now: Nanos,
+    pub(super) judgement: Judgement,
     before: Word,
     after: Word,
 }
@@ -38,8 +24,8 @@ pub struct WordRequest<'a> {
 impl<'a> WordRequest<'a> {
     /// Judges a request on the state that `word` encodes. Returns `None` if it encodes none.
     #[inline(always)]
-    pub fn judge(rule: &'a Rule, word: Word, now: Nanos, cost: Cost) -> Option<Self> {
-        in_words!(rule, limit => {
+    pub(crate) fn judge(rule: &'a Rule, word: Word, now: Nanos, cost: Cost) -> Option<Self> {
+        in_words!(rule.limit(), limit => {
             let before = limit.advance(Some(limit.state_of(word)?), now);
             let allowed = limit.allows(before.as_ref(), now, cost);
             let wait = || limit.retry_after(before.as_ref(), now, cost);
@@ -48,22 +34,13 @@ impl<'a> WordRequest<'a> {
         }, else None)
     }
 
-    /// Returns the rule's judgement of the request.
-    #[inline]
-    pub fn judgement(&self) -> &Judgement {
-        &self.judgement
-    }
-
-    /// Returns the instant at which the request was judged.
-    #[inline]
-    pub(crate) fn now(&self) -> Nanos {
-        self.now
-    }
-
     /// Stores the request, and returns the new word; `None` if no word is the new state.
     #[inline(always)]
-    pub fn charge(&mut self) -> Option<Word> {
-        self.after = self.charged_to(self.before)?;
+    pub(crate) fn charge(&mut self) -> Option<Word> {
+        self.after = in_words!(self.rule.limit(), limit => {
+            let before = limit.advance(limit.state_of(self.before), self.now);
+            limit.word(&limit.charge(before, self.now, self.cost))
+        }, else return None);
         Some(self.after)
     }
 
@@ -71,16 +48,6 @@ impl<'a> WordRequest<'a> {
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.after = self.before;
-    }
-
-    /// Returns another word of the client with the same request stored in it; `None` if no word is
-    /// the new state.
-    #[inline(always)]
-    pub fn charged_to(&self, word: Word) -> Option<Word> {
-        in_words!(self.rule, limit => {
-            let before = limit.advance(limit.state_of(word), self.now);
-            Some(limit.word(&limit.charge(before, self.now, self.cost)))
-        }, else None)
     }
 
     /// Returns the word of a client whose reservation is corrected to the actual cost; `None` if no
@@ -93,7 +60,7 @@ impl<'a> WordRequest<'a> {
         held: &Held,
         actual: Cost,
     ) -> Option<Word> {
-        in_words!(rule, limit => {
+        in_words!(rule.limit(), limit => {
             let before = limit.state_of(word)?;
             Some(limit.word(&limit.commit(Some(before), now, held, actual)?))
         }, else None)
@@ -101,7 +68,7 @@ impl<'a> WordRequest<'a> {
 
     /// Returns the decision on the request if this rule is its only one.
     #[inline]
-    pub fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         combine(
             self.now,
             core::iter::once((self.rule, &self.judgement, self)),
@@ -115,7 +82,7 @@ impl Report for WordRequest<'_> {
         let Self {
             rule, now, after, ..
         } = self;
-        in_words!(rule, limit => {
+        in_words!(rule.limit(), limit => {
             let after = limit.advance(limit.state_of(*after), *now);
             limit.remaining(after.as_ref(), *now)
         }, else 0)
@@ -130,7 +97,7 @@ impl Report for WordRequest<'_> {
             after,
             ..
         } = self;
-        in_words!(rule, limit => {
+        in_words!(rule.limit(), limit => {
             let after = limit.advance(limit.state_of(*after), *now);
             limit.retry_after(after.as_ref(), *now, *cost)
         }, else Wait::NONE)
@@ -146,7 +113,7 @@ impl Report for WordRequest<'_> {
             after,
             ..
         } = self;
-        in_words!(rule, limit => {
+        in_words!(rule.limit(), limit => {
             let state = |word| limit.advance(limit.state_of(word), *now);
             let (before, after) = (state(*before), state(*after));
             let rate = limit.estimate(before.as_ref(), *now, *cost);
