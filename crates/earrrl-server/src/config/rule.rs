@@ -162,7 +162,9 @@ pub(super) fn read_all(
         let name = field.and_then(Field::text).unwrap_or_default().to_owned();
         let rule = RuleConfig::read(&table, &name, around);
         let Some(field) = field else { continue };
-        if let Err(error) = check_name(&name) {
+        if field.is_text()
+            && let Err(error) = check_name(&name)
+        {
             field.note(error);
         }
         for_all += usize::from(rule.as_ref().is_some_and(|rule| rule.conditions.is_empty()));
