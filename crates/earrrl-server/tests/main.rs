@@ -7,6 +7,7 @@ mod command;
 mod conformance;
 mod contrib;
 mod dashboard;
+mod demo;
 mod docs;
 mod envoy_config;
 mod envoy_live;
