@@ -42,6 +42,14 @@ struct Free {
     end: u32,
 }
 
+impl Drop for RecordFile {
+    /// Unlocks the file at once. The kernel would do so only when no process has the descriptor, and a process that
+    /// this one forks has it until it executes its program.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl RecordFile {
     /// Opens the file of a directory, and reads its records with their places. Returns `None` if another process
     /// has it.
