@@ -551,17 +551,16 @@ async fn given_back_once(options: impl Fn() -> Options, direct: Options, lose: i
         }
         // Long after the lease, when a client's pace is that of a single request.
         clock.set(1000);
-        lose(is_executed);
-        let reader = RedisEngine::connect(read, PATIENCE).await.unwrap();
-        let server = &node;
-        let asked = GIVING_BACK.map(|(text, _)| async move {
-            let rule = prepare_named(server, text, Consistency::Near);
-            assert!(ask(server, rule, text, None).await.allowed, "{text}");
-        });
-        futures_util::future::join_all(asked).await;
+        // One after the other: after three lost answers, the node would not ask Redis for the other clients.
         for (text, quota) in GIVING_BACK {
+            assert!(node.ready(PATIENCE).await);
+            lose(is_executed);
+            let reader = RedisEngine::connect(read.clone(), PATIENCE).await.unwrap();
+            let rule = prepare_named(&node, text, Consistency::Near);
+            assert!(ask(&node, rule, text, None).await.allowed, "{text}");
             until_used(&reader, text, quota, 21).await;
         }
+        let reader = RedisEngine::connect(read, PATIENCE).await.unwrap();
         assert!(node.ready(PATIENCE).await);
         let settled = || node.status().owed + node.status().unsettled == 0;
         until("all is settled", settled).await;

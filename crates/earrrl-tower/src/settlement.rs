@@ -94,10 +94,13 @@ impl fmt::Debug for Charged {
     }
 }
 
+/// A charge that depends on the response.
+type ChargeByResponse = Box<dyn FnOnce(&response::Parts) -> PendingCharge + Send>;
+
 /// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
 /// latest when this value is dropped, unless the service was never called.
 pub(crate) struct CostAfter {
-    charge: Option<Box<dyn FnOnce(&response::Parts) -> PendingCharge + Send>>,
+    charge: Option<ChargeByResponse>,
     service_called: bool,
 }
 

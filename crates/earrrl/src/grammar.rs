@@ -10,6 +10,10 @@
 //! sliding-window 600/1h sub-windows=60 [harsh|lenient] [leaky|strict]
 //! sliding-counter 60/1m [leaky|strict]
 //! ```
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "each error names the column and what would be right"
+)]
 
 use alloc::format;
 use alloc::string::String;

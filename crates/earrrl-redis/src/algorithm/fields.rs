@@ -111,7 +111,7 @@ impl Tallies {
         });
         let older = (oldest..last).map(|_| self.entry(&mut rest));
         let entries: Vec<_> = older.chain([Some(newest)]).collect::<Option<_>>()?;
-        Some((self.state)(Tally::from_entries(entries.into_iter())))
+        Some((self.state)(Tally::from_entries(entries)))
     }
 
     /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,

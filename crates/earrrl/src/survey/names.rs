@@ -90,7 +90,7 @@ impl Default for NameOptions {
 ///         names.note(engine.hash(b"alice"), login.limit(), &decision, || b"alice".to_vec());
 ///     }
 /// }
-/// let top = engine.top(rule, 10)?;
+/// let top = engine.survey(rule, 10)?.top;
 /// let alice = names.get(top[0].fingerprint).ok_or("no name")?;
 /// assert_eq!((&*alice.name, alice.allowed, alice.denied), (&b"alice"[..], 1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -27,6 +27,9 @@ const WORDS: usize = 14;
 /// The content of a record.
 pub(crate) type RecordWords = [u64; WORDS];
 
+/// A file, and its records with their places.
+pub(crate) type OpenedRecords = (RecordFile, Vec<(u32, RecordWords)>);
+
 /// The records of a directory, which only this process uses.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
@@ -53,9 +56,7 @@ impl Drop for RecordFile {
 impl RecordFile {
     /// Opens the file of a directory, and reads its records with their places. Returns `None` if another process
     /// has it.
-    pub(crate) fn open(
-        directory: &StateDirectory,
-    ) -> Result<Option<(Self, Vec<(u32, RecordWords)>)>, StateError> {
+    pub(crate) fn open(directory: &StateDirectory) -> Result<Option<OpenedRecords>, StateError> {
         let path = directory.path().join(NAME);
         let io = |error: std::io::Error| StateError::io(&path, "read", error);
         let folder = Folder::open(directory.path())?;
