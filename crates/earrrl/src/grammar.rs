@@ -75,8 +75,8 @@ impl<'a> Word<'a> {
             .into_iter()
             .filter(|_| self.text.chars().count() > 1);
         let meant = match self.text {
-            "month" | "months" => "; a window of 30 days is `30d`".to_owned(),
-            "year" | "years" => "; a window of 365 days is `365d`".to_owned(),
+            "month" | "months" => String::from("; a window of 30 days is `30d`"),
+            "year" | "years" => String::from("; a window of 365 days is `365d`"),
             other => did_you_mean(other, known),
         };
         self.expected(&format!("a unit such as s, m, h, d{meant}"))

@@ -522,7 +522,7 @@ pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
     }
     if let Some((before, _)) = text.split_once(['“', '”', '‘', '’']) {
         let problem =
-            "expected a rule without typographic quotes; write \" or ' around it".to_owned();
+            String::from("expected a rule without typographic quotes; write \" or ' around it");
         return Err(RuleError::syntax(problem).at(before.chars().count() + 1));
     }
     let mut words = RuleWords::new(text);
