@@ -50,6 +50,7 @@ impl Held {
     /// Returns the reservation with `full_at` moved back by a time, though never before the
     /// reservation: others can have given this time's refill back.
     #[must_use]
+    #[cfg(feature = "std")]
     pub(crate) fn lowered(self, by: Duration) -> Self {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         let full_at = Nanos::new(self.full_at.get().saturating_sub(by).max(self.at.get()));
