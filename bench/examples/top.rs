@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use earrrl::{Cost, Engine, MemoryEngine, Mode, Nanos, Rule, RuleId};
 use earrrl::internal::{NameOptions, Names};
+use earrrl::{Cost, Engine, MemoryEngine, Mode, Nanos, Rule, RuleId};
 use heavykeeper::TopK;
 use pingora_limits::estimator::Estimator;
 use rand::rngs::SmallRng;

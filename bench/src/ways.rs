@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 use std::time::{Duration, Instant};
 
-use earrrl::{Cost, Limit, Mode, Nanos, Rule};
 use earrrl::algorithm::State;
+use earrrl::{Cost, Limit, Mode, Nanos, Rule};
 
 const DECISIONS: u32 = 2_000_000;
 

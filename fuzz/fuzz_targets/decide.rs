@@ -5,8 +5,11 @@
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
+use earrrl::algorithm::{
+    Concurrent, Exponential, FixedWindow, RecentAverage, SlidingCounter, SlidingLog, SlidingWindow,
+    State, TokenBucket, sliding_window::Edge,
+};
 use earrrl::{Cost, Limit, Mode, Nanos, Policy, Rate, Rule, Wait};
-use earrrl::algorithm::{Concurrent, Exponential, FixedWindow, RecentAverage, SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket, sliding_window::Edge};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

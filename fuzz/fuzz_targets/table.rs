@@ -6,11 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use earrrl_testing::{ReferenceEngine, block_on};
 use earrrl::internal::table::{Change, KeyHash, MIN_WORD, Table, Word};
-use earrrl::{
-    Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId,
-};
+use earrrl::{Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId};
+use earrrl_testing::{ReferenceEngine, block_on};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

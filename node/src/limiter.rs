@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use earrrl::{Cost, Mode};
 use earrrl::internal::check_name;
+use earrrl::{Cost, Mode};
 use earrrl_tower::headers::Available;
 use napi::Env;
 use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};

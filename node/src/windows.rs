@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earrrl::{Cost, Decision, Limiter, Quota, Rule};
 use earrrl::algorithm::FixedWindow;
+use earrrl::{Cost, Decision, Limiter, Quota, Rule};
 use napi::Env;
 use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;

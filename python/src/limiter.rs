@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use earrrl::{Mode, Nanos, RuleError, Verdict};
 use earrrl::internal::check_name;
+use earrrl::{Mode, Nanos, RuleError, Verdict};
 use pyo3::prelude::*;
 
 use crate::decision::{Decision, NamedRule};

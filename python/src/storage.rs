@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earrrl::{Cost, Decision, Nanos, Rule};
 use earrrl::algorithm::State;
+use earrrl::{Cost, Decision, Nanos, Rule};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -243,7 +243,9 @@ impl Kind {
         }
         let duration = Duration::from_secs(window);
         let rule = match self {
-            Self::Fixed { .. } => earrrl::algorithm::FixedWindow::new(most(window), duration).map(Rule::from),
+            Self::Fixed { .. } => {
+                earrrl::algorithm::FixedWindow::new(most(window), duration).map(Rule::from)
+            }
             Self::Sliding { limit, .. } => {
                 let quota = Cost::from_units(limit) + Cost::from_billionths(NEARLY_ONE);
                 earrrl::algorithm::SlidingCounter::new(quota, duration).map(Rule::from)
