@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use earrrl::internal::lock;
 use earrrl::{Cost, Nanos};
 use redis::RedisResult;
 use tokio::runtime::Handle;
@@ -16,7 +17,6 @@ use tokio::sync::oneshot;
 use crate::algorithm::{Adjustment, AdjustmentKind, AlgorithmKind};
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
-use crate::lock::lock;
 use crate::reply::Reply;
 
 /// The most calls that are sent together. A receipt has a bit for each of them.

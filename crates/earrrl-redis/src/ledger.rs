@@ -17,12 +17,12 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use earrrl::internal::lock;
 use earrrl::{Nanos, RuleId};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::algorithm::{self, Adjustment};
-use crate::lock::lock;
 use crate::pending::{MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
 use crate::rules::PreparedRule;

@@ -41,7 +41,6 @@ mod holds;
 mod key;
 mod ledger;
 mod live_holds;
-mod lock;
 mod near;
 mod options;
 mod outage;

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use earrrl::internal::lock;
 use earrrl::internal::{DEFAULT_MAX_HOLDS, share_of_client};
 use earrrl::{EngineError, HoldId, Nanos};
 
@@ -60,7 +61,7 @@ impl Default for LiveHolds {
 
 impl LiveHolds {
     fn lock(&self) -> MutexGuard<'_, ByExpiry> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.live)
     }
 
     pub(crate) fn set_most(&self, most: usize) {

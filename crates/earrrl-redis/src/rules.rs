@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use earrrl::internal::check_name;
+use earrrl::internal::lock;
 use earrrl::{Cost, EngineError, Mode, Rule, RuleError, RuleId};
 
 use crate::algorithm::{self, AlgorithmKind};
-use crate::lock::lock;
 use crate::units::NearTable;
 
 #[derive(Clone, Debug)]

@@ -17,12 +17,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use earrrl::algorithm::State;
+use earrrl::internal::lock;
 use earrrl::{Action, Limit, Nanos, Rule, RuleError};
 use lru::LruCache;
 
 use crate::algorithm::{self, Adjustment, micros};
 use crate::batches::{UnitsWanted, Unspent};
-use crate::lock::lock;
 
 /// The longest lease of units.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 //! them too. Receipts show if it did, so that each request counts once, and what a call for units was to give
 //! back is given back once.
 
+use earrrl::internal::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +16,6 @@ use crate::batches::ReceiptPlace;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::ledger::{Ledger, NotedAt};
-use crate::lock::lock;
 use crate::request::{KeyedCharge, Request};
 
 /// The timeout of reading receipts.

@@ -26,6 +26,8 @@ mod holds;
 #[cfg(feature = "std")]
 mod limiter;
 #[cfg(feature = "std")]
+mod lock;
+#[cfg(feature = "std")]
 mod memory;
 mod nearest;
 mod parameter;
@@ -80,6 +82,8 @@ pub mod internal {
     pub use crate::holds::{DEFAULT_MAX_HOLDS, Reservations, share_of_client};
     #[cfg(feature = "std")]
     pub use crate::limiter::StableKey;
+    #[cfg(feature = "std")]
+    pub use crate::lock::lock;
     #[cfg(feature = "std")]
     pub use crate::memory::{Notice, Preparation};
     pub use crate::nearest::nearest;

@@ -8,6 +8,7 @@ pub(crate) mod redirect;
 pub(crate) mod script;
 pub(crate) mod sentinel;
 
+use earrrl::internal::lock;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +18,6 @@ use redis::{Cmd, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::key::{Keys, slot};
-use crate::lock::lock;
 use crate::options::Options;
 use crate::status::{Counters, EngineMode, count};
 use breaker::Breakers;

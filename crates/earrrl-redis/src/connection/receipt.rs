@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use earrrl::Nanos;
+use earrrl::internal::lock;
 
 use crate::algorithm::{Fields, nanos};
 use crate::key::{Keys, place_of};
-use crate::lock::lock;
 
 /// The most calls of a slot that have a receipt at the same time; further calls have none.
 const MAX_RECEIPTS: usize = 4096;

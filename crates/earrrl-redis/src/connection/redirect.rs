@@ -4,6 +4,7 @@
 //! connection may have executed, which would count them twice. So the crate's retries are turned
 //! off, and commands that a node has rejected are redirected by this module.
 
+use earrrl::internal::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,6 @@ use redis::{
     Cmd, ErrorKind, Pipeline, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value,
 };
 use tokio::time::sleep;
-
-use crate::lock::lock;
 
 /// The most redirections of one command.
 const MAX_REDIRECTIONS: u32 = 3;

@@ -15,7 +15,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
 use smallvec::SmallVec;
@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use crate::clock::Nanos;
 use crate::engine::{EngineError, RuleId};
 use crate::hold_id::HoldId;
+use crate::lock::lock;
 use crate::rules::reserve::Reserved;
 use crate::store::Identity;
 #[cfg(target_os = "linux")]
@@ -419,11 +420,6 @@ impl Shard {
             + self.committed.capacity() * size_of::<(Nanos, HoldId)>()
             + parts * size_of::<HeldPart>()
     }
-}
-
-/// Locks a shard, also after a thread has panicked with it: every change leaves it consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::vec::Vec;
 
 use super::record::{Record, UNPREPARED};
-use super::{HeldPart, Hold, Holds, lock};
+use super::{HeldPart, Hold, Holds};
 use crate::clock::Nanos;
 use crate::engine::RuleId;
 use crate::hold_id::HoldId;
+use crate::lock::lock;
 use crate::store::file::records::{RecordFile, RecordWords};
 use crate::store::{Clients, StateDirectory, StateError};
 

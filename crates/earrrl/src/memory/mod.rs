@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::format;
 use std::path::Path;
 use std::string::String;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::vec::Vec;
 
 use arc_swap::ArcSwap;
@@ -31,6 +31,7 @@ use crate::error::RuleError;
 use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
 use crate::holds::Holds;
+use crate::lock::lock;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
@@ -479,10 +480,6 @@ fn accept_mode(known: &Prepared, mode: Mode) -> Result<(), EngineError> {
 #[cold]
 fn unaccepted(known: &Prepared, error: RuleError) -> EngineError {
     error.of(&format!("rule {}", known.name)).into()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<C: Clock> Engine for MemoryEngine<C> {

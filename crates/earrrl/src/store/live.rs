@@ -22,10 +22,11 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use super::identity::Identity;
 use crate::cost::Cost;
+use crate::lock::lock;
 
 /// The number of shards, a power of two.
 const SHARDS: usize = 16;
@@ -297,9 +298,4 @@ impl LiveHold {
 /// Returns the shard of a fingerprint, the lowest bit of which is always set. A table in a file has the same ones.
 fn shard_of(client: u64) -> usize {
     (client >> 1) as usize % SHARDS
-}
-
-/// Locks a shard, also after a thread has panicked with it: every change leaves it consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::boxed::Box;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
 use super::TopClient;
@@ -13,6 +13,7 @@ use crate::algorithm::{Limit, Mode};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
+use crate::lock::lock;
 use crate::store::table::KeyHash;
 
 /// The least number of names in a shard of a full directory. An eviction compares the rates of one shard, so larger
@@ -378,10 +379,6 @@ impl Shard {
             self.index.insert(moved.fingerprint, place);
         }
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl core::fmt::Debug for Names {

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::vec::Vec;
 
 use rustix::fs::{FlockOperation, flock};
@@ -16,6 +16,7 @@ use super::directory::StateDirectory;
 use super::error::StateError;
 use super::folder::Folder;
 use super::header::checksum;
+use crate::lock::lock;
 
 /// The name of the file, with the version of its records. No rule can have this name.
 const NAME: &str = "_reservations.1";
@@ -83,7 +84,7 @@ impl RecordFile {
 
     /// Writes a record to a free place, and returns that.
     pub(crate) fn add(&self, record: &RecordWords) -> u32 {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         let place = free.places.pop().unwrap_or_else(|| {
             free.end += 1;
             free.end - 1
@@ -104,7 +105,7 @@ impl RecordFile {
     /// Removes a record. If that fails, a later start finds a reservation that has expired.
     pub(crate) fn remove(&self, place: u32) {
         let _ = self.file.write_all_at(&[0; BYTES], at(place));
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         free.places.push(place);
     }
 }

@@ -16,7 +16,7 @@ mod view;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use shard::OVERHEAD;
 pub(crate) use shard::{Shard, Under};
@@ -26,6 +26,7 @@ use super::live::LiveHolds;
 use super::table::KeyHash;
 use crate::algorithm::Limit;
 use crate::clock::Nanos;
+use crate::lock::lock;
 
 /// The number of shards of a map that is not large. A map for fewer clients has one shard a client, since a
 /// server may have thousands of maps for one client each.
@@ -105,7 +106,7 @@ impl States {
             Box::new(Mutex::new(Shard::new(clients, bytes, live)))
         };
         let shard = self.shards[shard % self.shards.len()].get_or_init(|| new(bounds()));
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(shard)
     }
 
     /// Locks a client's shard.
@@ -116,7 +117,7 @@ impl States {
     /// Locks every allocated shard, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
         let allocated = self.shards.iter().filter_map(OnceLock::get);
-        allocated.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+        allocated.map(|shard| lock(shard))
     }
 }
 

@@ -1,8 +1,0 @@
-//! Locks that outlive a panic.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex, also if a thread has panicked under the lock: what is locked here is never left half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
