@@ -627,6 +627,18 @@ fn kuadrants_service_reserves_and_commits() {
     });
 }
 
+/// Returns the descriptor of logins.
+pub(crate) fn login() -> RateLimitDescriptor {
+    let entry = Entry {
+        key: "path".to_owned(),
+        value: b"/login".to_vec(),
+    };
+    RateLimitDescriptor {
+        entries: vec![entry],
+        ..RateLimitDescriptor::default()
+    }
+}
+
 /// A late retry of a commit, which the server has forgotten, is not taken for a report.
 #[test]
 fn a_forgotten_commit_is_not_charged_again_over_grpc() {
@@ -637,14 +649,7 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
         .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
-        let entries = vec![Entry {
-            key: "path".to_owned(),
-            value: b"/login".to_vec(),
-        }];
-        let descriptors = vec![RateLimitDescriptor {
-            entries,
-            ..RateLimitDescriptor::default()
-        }];
+        let descriptors = vec![login()];
         let domain = "shop".to_owned();
         let reserve = async |amount| {
             let domain = domain.clone();
@@ -861,14 +866,7 @@ fn a_repeated_reservation_is_charged_once_over_grpc() {
         .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
-        let entries = vec![Entry {
-            key: "path".to_owned(),
-            value: b"/login".to_vec(),
-        }];
-        let descriptors = vec![RateLimitDescriptor {
-            entries,
-            ..RateLimitDescriptor::default()
-        }];
+        let descriptors = vec![login()];
         let reserve = async |id: &'static str, amount| {
             let mut request = tonic::Request::new(ReserveRequest {
                 domain: "shop".to_owned(),

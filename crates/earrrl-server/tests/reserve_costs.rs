@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use earrrl_server::protobuf::ratelimit::{Code, Entry, RateLimitDescriptor};
+use earrrl_server::protobuf::ratelimit::Code;
 use earrrl_server::protobuf::reservation::{
     CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
 };
 
-use crate::reserve::{COMMIT, RESERVE, post, reserve};
+use crate::reserve::{COMMIT, RESERVE, login, post, reserve};
 use crate::support::redis::Redis;
 use crate::support::resp::Reply;
 use crate::support::{TestServer, grpc, until};
@@ -108,14 +108,7 @@ fn a_commit_that_redis_has_forgotten_is_not_charged_over_grpc() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let entries = vec![Entry {
-            key: "path".to_owned(),
-            value: b"/login".to_vec(),
-        }];
-        let descriptors = vec![RateLimitDescriptor {
-            entries,
-            ..RateLimitDescriptor::default()
-        }];
+        let descriptors = vec![login()];
         let domain = "shop".to_owned();
         let reserve = async |server: &TestServer, amount| {
             let domain = domain.clone();
