@@ -18,16 +18,16 @@ use crate::ours::Ours;
 use crate::peers::Keyed;
 use crate::report::Report;
 
-/// What comes, and what is there already.
+/// The clients that come, and those that are in the table already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flood {
     /// New clients, as many as there is room for.
     Fresh,
-    /// Clients that ask once each. All who came before are idle by then.
+    /// Clients that ask once each. All clients that came before are idle by then.
     Idle,
-    /// The same, but all who came before still count.
+    /// The same, but all clients that came before still count.
     Active,
-    /// Three of four requests as in `Active`, the fourth of one of a thousand clients who stay.
+    /// Three of four requests as in `Active`, the fourth by one of a thousand clients that stay.
     Mixed,
 }
 

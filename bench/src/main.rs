@@ -66,7 +66,7 @@ const KINDS: [&str; 4] = [
     "denied, u64",
 ];
 
-/// What is measured beside the kinds of keys.
+/// The measurements beside those of the kinds of keys.
 const OTHERS: [&str; 2] = ["several", "floods"];
 
 struct Options {
@@ -78,14 +78,14 @@ struct Options {
 }
 
 impl Options {
-    /// Whether anything of a kind is to be measured: all is, unless some of the kind are named.
+    /// Returns true if `name` is to be measured: no item of its kind is named, or it is.
     fn wants(&self, name: &str, kind: &[&str]) -> bool {
         let named = |text: &&String| kind.iter().any(|name| name.contains(text.as_str()));
         let mut named = self.only.iter().filter(named).peekable();
         named.peek().is_none() || named.any(|text| name.contains(text.as_str()))
     }
 
-    /// Whether something beside the kinds of keys is named, which then are not measured.
+    /// Returns true if one of [`OTHERS`] is named; the kinds of keys are then not measured.
     fn measures_only_others(&self) -> bool {
         let is_other = |text: &String| OTHERS.contains(&text.as_str());
         self.only.iter().any(is_other)

@@ -63,7 +63,7 @@ pub async fn interleavings<E: Engine>(
         for (on_expiry, name) in [(OnExpiry::Keep, "keep"), (OnExpiry::Release, "release")] {
             let rule: Rule = text.parse().map_err(|error| Mismatch::new(text, error))?;
             let rule = rule.with_on_expiry(on_expiry);
-            // What expires under concurrent is always released, but by such an engine only after the timeout.
+            // A place of concurrent that expires is always released, but by such an engine only after the timeout.
             let is_released = on_expiry == OnExpiry::Release || rule.limit().is_concurrent();
             if is_released && !releases {
                 continue;

@@ -35,7 +35,8 @@ pub(crate) fn standing<'a>(
     let mut at = Nanos::ZERO;
     let mut judged = Vec::new();
     for (rule, (state, now)) in states {
-        let (limit, state) = (rule.limit(), algorithm::reported(rule.limit(), state, *now));
+        let limit = rule.limit();
+        let state = algorithm::reported(limit, state, *now);
         let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
         at = if judged.is_empty() { *now } else { at };
         judged.push((

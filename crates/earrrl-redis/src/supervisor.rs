@@ -264,8 +264,8 @@ impl GroupSupervisor {
         };
         for _ in 0..2 {
             let ticket = Arc::<Ticket>::default();
-            let (link, call) = (self.link.clone(), call.clone());
-            match send::call_alone(&self.shared, self.group, link, call, &ticket).await? {
+            let link = self.link.clone();
+            match send::call_alone(&self.shared, self.group, link, call.clone(), &ticket).await? {
                 Some(Reply::Expired { .. }) => {}
                 Some(Reply::Decided { .. }) => {
                     let place = ticket.receipt();

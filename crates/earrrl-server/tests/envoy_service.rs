@@ -382,7 +382,7 @@ fn rules_of_the_server_serve_descriptors() {
     assert_eq!(counts, [(&b"a"[..], 1, 1)]);
 }
 
-/// What only asks, as Kuadrant's `CheckRateLimit`, is counted by the charge that follows it.
+/// A call that charges nothing, as Kuadrant's `CheckRateLimit`, is not counted; the charge that follows it is.
 #[test]
 fn a_peek_is_counted_nowhere() {
     let (service, _) = service("");

@@ -1,6 +1,6 @@
 //! One slot of the table: 128 bits that are read in halves and changed as a whole.
 //!
-//! This module and `cmac.rs` are the only ones with `unsafe` code. It is needed because no portable
+//! Its `unsafe` code is needed because no portable
 //! type reads half of a 128-bit atomic: the processor's own instructions do, and a scan of a cache
 //! line needs only the high halves. On x86-64 every access to a slot is one such instruction; other
 //! processors, and Miri, use `portable_atomic`. The model checker uses its own [`Slot`].
