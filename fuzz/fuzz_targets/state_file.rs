@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arbitrary::Arbitrary;
 use earrrl::{Limiter, Rule};
@@ -27,11 +27,22 @@ fn open(directory: &Path) -> Option<Limiter<u64>> {
         .ok()
 }
 
+/// Returns the path of the only file of states in the directory. Its name contains a tag for the meaning of the states.
+fn state_file(directory: &Path) -> PathBuf {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    let is_state_file = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("fuzz.") && name.ends_with(".earrrl")
+    };
+    paths.find(is_state_file).expect("a file of states")
+}
+
 fuzz_target!(|input: Input| {
     let directory = std::env::temp_dir().join(format!("earrrl-fuzz-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     drop(open(&directory).expect("a new file can be opened"));
-    let path = directory.join("fuzz.1.earrrl");
+    let path = state_file(&directory);
     match input {
         Input::Whole(bytes) => {
             fs::write(&path, bytes).unwrap();
