@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use earrrl::internal::TickingClock;
 use earrrl::{Limiter, SystemClock};
 use foldhash::fast::RandomState;
 use governor::Quota;
@@ -17,6 +16,7 @@ use crate::floors::Floor;
 use crate::ours::Ours;
 use crate::peers::Keyed;
 use crate::report::Report;
+use crate::ticking::TickingClock;
 
 /// The clients that come, and those that are in the table already.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,7 @@ mod ours;
 mod peers;
 mod report;
 mod several;
+mod ticking;
 mod ways;
 
 use std::alloc::System;

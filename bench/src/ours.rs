@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use earrrl::internal::TickingClock;
 use earrrl::{BuildError, Clock, Limiter, Rule, SystemClock};
 
 use crate::contender::{Contender, Key};
+use crate::ticking::TickingClock;
 use crate::{Load, Setting};
 
 pub struct Ours<K, C> {

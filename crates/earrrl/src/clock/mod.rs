@@ -10,8 +10,6 @@ mod machine;
 mod monotonic;
 #[cfg(feature = "std")]
 mod system;
-#[cfg(feature = "std")]
-mod ticking;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +21,6 @@ pub(crate) use machine::wall_and_boot;
 pub(crate) use monotonic::Time;
 #[cfg(feature = "std")]
 pub use system::{Anchor, SystemClock};
-#[cfg(feature = "std")]
-pub use ticking::TickingClock;
 
 /// An instant, in whole nanoseconds since the Unix epoch (1970 to 2554).
 ///
