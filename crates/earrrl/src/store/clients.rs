@@ -250,7 +250,10 @@ impl Clients {
 
     /// Removes a client.
     pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) {
-        self.replace(key, limit, now, None);
+        // The copy of a table into another size may have put the client into both of its sets.
+        for _ in 0..2 {
+            self.replace(key, limit, now, None);
+        }
     }
 
     /// Replaces a client's state by another one, which knows nothing of the client's live reservations.

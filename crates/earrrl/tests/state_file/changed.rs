@@ -206,6 +206,21 @@ fn a_capacity_changes_when_nobody_uses_the_file() {
     }
 }
 
+/// A copy can put a client into both of its sets. A reset forgets it in both.
+#[test]
+fn a_client_can_be_reset_after_a_change_of_the_capacity() {
+    let scratch = Scratch::alone();
+    for (nth, capacity) in [30, 400, 60, 500].into_iter().enumerate() {
+        let limiter = open(BUCKET, &scratch.path(), capacity).unwrap();
+        let clients = 7 * (nth as u64 + 1);
+        for client in 0..clients {
+            limiter.reset(&client);
+            let admitted = (0..9).filter(|_| limiter.check(&client).is_allowed());
+            assert_eq!(admitted.count(), 5, "{client} of {capacity}");
+        }
+    }
+}
+
 /// Processes that are killed at any moment of the copy leave the file as it was before or is after it.
 #[test]
 fn a_killed_copy_loses_no_client() {
