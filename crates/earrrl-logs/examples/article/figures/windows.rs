@@ -43,7 +43,7 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
         note,
     )?;
     let mut figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
-    figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
+    figure.title = "A client sends 1.67 requests/s, and from 150 s on the permitted 1/s".into();
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
     figure.panels[0].marks = [
         mark(denied.first().copied(), "first denied"),
