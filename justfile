@@ -13,7 +13,7 @@ gate:
 
 # the properties, extremes, accuracy and the stress tests at length: 50 times the cases, 10 million updates
 # (5 minutes); 200 kills of processes that share a state file (2 minutes); 10 million checks each from Python and Node (3 minutes); 96 mutants of the core, each of which a test must catch (2 minutes);
-# then the server at full load with a million clients and reloads (5 minutes);
+# then the server at full load with a million clients and reloads (5 minutes), and a flood of 100 million keys (15 minutes);
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
 # then 200,000 reservations while clients, servers and Redis are killed (20 minutes);
 # then a real Envoy that waits for 20 ms while its rate limit service reloads, changes certificates, restarts and
@@ -34,6 +34,7 @@ long:
     scripts/fuzz 120 0
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- soak:: --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- flood:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- chaos:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- ledger:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- envoy_trouble:: --nocapture

@@ -17,6 +17,7 @@ mod envoy_trouble;
 mod events;
 mod explain;
 mod figures;
+mod flood;
 mod follow;
 mod foresight;
 mod formats;
