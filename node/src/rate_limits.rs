@@ -61,7 +61,7 @@ impl NativeLimits {
             .map(read)
             .collect::<napi::Result<Vec<_>>>()?;
         let limits = RateLimits::new(&rules, options).map_err(failed)?;
-        let memory = StoreMemory::reserve(&env, capacity, limits.tables())?;
+        let memory = StoreMemory::reserve(&env, capacity, limits.names().len())?;
         Ok(Self {
             limits,
             figures: Figures::new(figures),

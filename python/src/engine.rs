@@ -23,7 +23,8 @@ use crate::input::{self, key_bytes, wrong_type};
 /// True
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Engine {
-    engine: MemoryEngine,
+    /// On the heap, since it is aligned to cache lines, and Python's objects are not.
+    engine: Box<MemoryEngine>,
     rules: Vec<(RuleId, Arc<NamedRule>)>,
 }
 
@@ -54,6 +55,7 @@ impl Engine {
                 ))
             };
             let rules = named.into_iter().map(prepare).collect::<PyResult<_>>()?;
+            let engine = Box::new(engine);
             Ok(Self { engine, rules })
         })
     }

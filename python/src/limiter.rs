@@ -25,7 +25,8 @@ use crate::input::{self, with_key};
 /// True
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Limiter {
-    limiter: earrrl::Limiter<[u8]>,
+    /// On the heap, since it is aligned to cache lines, and Python's objects are not.
+    limiter: Box<earrrl::Limiter<[u8]>>,
     named: Arc<NamedRule>,
 }
 
@@ -57,6 +58,7 @@ impl Limiter {
         }
         // Allocating a large table or file takes a while.
         let limiter = py.detach(|| builder.build()).map_err(not_built)?;
+        let limiter = Box::new(limiter);
         Ok(Self { limiter, named })
     }
 

@@ -19,12 +19,8 @@ use crate::error::raised;
 use crate::input::{self, key_bytes};
 use crate::request_rule::Rule;
 
-/// The rules of a service, over one engine. Both middlewares take it.
-///
-/// >>> from earrrl import RateLimits, Rule
-/// >>> limits = RateLimits([Rule("address", "gcra 5/s burst=20")], trusted_proxies=["10.0.0.0/8"])
-/// >>> limits.change("address", "gcra 10/s burst=40")
-#[pyclass(frozen, module = "earrrl")]
+/// The rules of a service, over one engine: the base of Python's class ``RateLimits``, which adds limits on routes.
+#[pyclass(frozen, subclass, module = "earrrl")]
 pub(crate) struct RateLimits {
     limits: earrrl_bindings::RateLimits,
     rules: Vec<Py<Rule>>,
@@ -35,7 +31,7 @@ pub(crate) struct RateLimits {
 impl RateLimits {
     #[new]
     #[pyo3(signature = (
-        rules, path=None, capacity=100_000, *, trusted_proxies=None, hops=0, source="x-forwarded-for",
+        rules=Vec::new(), path=None, capacity=100_000, *, trusted_proxies=None, hops=0, source="x-forwarded-for",
         ipv4_prefix=32, ipv6_prefix=64, status=429, headers_on_allowed=true, x_rate_limit=false, always_verdict=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -137,6 +133,12 @@ impl RateLimits {
             .iter()
             .map(|name| name.as_str())
             .collect()
+    }
+
+    /// The names of the rules and plans.
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.limits.names()
     }
 
     /// True if a rule reads the route of the framework.

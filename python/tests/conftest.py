@@ -24,11 +24,12 @@ def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http",
     """Calls an ASGI application, and returns the status, the headers and the body."""
     scope = {"type": kind, "method": method, "path": path, "raw_path": quote(path, errors="replace").encode(), "query_string": b"", "state": {},
              "headers": [pair((name.encode(), value.encode("latin-1"))) for name, value in headers],
-             "client": (peer, 4711) if peer else None, "extensions": dict.fromkeys(extensions, {})}
+             "client": (peer, 4711) if peer else None, "extensions": dict.fromkeys(extensions, {}),
+             "asgi": {"version": "3.0", "spec_version": "2.4"}}
     sent = []
 
     async def receive():
-        return {"type": "http.request", "body": b""}
+        return {"type": "websocket.connect"} if kind == "websocket" else {"type": "http.request", "body": b""}
 
     async def send(message):
         sent.append(message)

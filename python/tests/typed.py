@@ -54,5 +54,26 @@ def middlewares() -> Tuple[Asgi, Wsgi]:
     return Asgi(hello, limits, respond=not_so_fast), Wsgi(lambda environ, start_response: [b""], limits, not_so_fast)
 
 
+async def user_of(request: Any) -> Optional[str]:
+    return "alice" if request.headers else None
+
+
+def routes() -> str:
+    limits = RateLimits(path="/dev/shm/typed-routes")
+
+    @limits.limit("5/minute;100/hour", ["client", user_of], exempt=lambda request: False, cost=lambda request: 2, name="hello", missing=401)
+    async def hello(request: Any) -> str:
+        return "hello"
+
+    @limits.limit(["5/minute"], lambda request: 7, respond=not_so_fast)
+    def plain(count: int) -> str:
+        return "plain" * count
+
+    limits.limit("5/minute", lambda request: 1.5)  # type: ignore[arg-type]
+    limits.dependency("5/minute", "header:x-api-key", name="hello")
+    plain("2")  # type: ignore[arg-type]
+    return plain(2)
+
+
 def storage() -> bool:
     return FixedWindowRateLimiter(EarrrlStorage("earrrl://")).hit(parse("5/minute"), "alice")

@@ -216,9 +216,10 @@ impl RateLimits {
         self.reads_route
     }
 
-    /// Returns the number of rules and plans, each of which has a table of clients.
-    pub fn tables(&self) -> usize {
-        self.layer.engine().rules().len()
+    /// Returns the names of the rules and plans, each of which has a table of clients.
+    pub fn names(&self) -> Vec<String> {
+        let rules = self.layer.engine().rules().into_iter();
+        rules.map(|(name, _)| name).collect()
     }
 
     /// Returns a warning for each rule that begins afresh, or keeps another capacity than it is given.
@@ -239,7 +240,7 @@ impl RateLimits {
     pub fn change(&self, name: &str, limit: &str) -> Result<(), Error> {
         let known = self.rule(name);
         let known = known.ok_or_else(|| Error::UnknownName(name.to_owned()))?;
-        let rule: Rule = limit.parse()?;
+        let rule = settings::parse_rule(limit)?;
         let rule = rule.with_max_cost(known.max_cost())?;
         Ok(self
             .layer

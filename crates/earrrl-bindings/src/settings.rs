@@ -49,19 +49,54 @@ impl RuleOptions {
         Ok(Self { action, max_cost })
     }
 
-    /// Returns the rule of a text with these options.
+    /// Returns the rule of a text with these options. The text may be a plain limit, such as `5/minute`.
     ///
     /// # Errors
     /// Returns an error for a text that is no rule, for `concurrent`, which counts reservations, and for options that
     /// the rule cannot have.
     pub fn rule(&self, text: &str) -> Result<Rule, Error> {
-        let mut rule: Rule = text.parse()?;
+        let mut rule = parse_rule(text)?;
         rule.accept_mode(Mode::Check)?;
         if let Some(max_cost) = self.max_cost {
             rule = rule.with_max_cost(max_cost)?;
         }
         Ok(rule.with_action(self.action)?)
     }
+}
+
+/// Parses a rule, or a plain limit as slowapi, flask-limiter and other packages write it: `5/minute` and `5 per 10 minutes`
+/// are fixed windows.
+///
+/// # Errors
+/// Returns an error for a text that is neither.
+pub(crate) fn parse_rule(text: &str) -> Result<Rule, Error> {
+    Ok(plain_limit(text).as_deref().unwrap_or(text).parse()?)
+}
+
+/// Returns the text of the rule that a plain limit means; `None` if the text is no plain limit.
+fn plain_limit(text: &str) -> Option<String> {
+    let (amount, time) = text.split_once('/').or_else(|| text.split_once(" per "))?;
+    let amount: u64 = amount.trim().parse().ok()?;
+    let time = time.trim();
+    let unit_start = time.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = time.split_at(unit_start);
+    let number: u64 = if number.is_empty() {
+        1
+    } else {
+        number.parse().ok()?
+    };
+    let (length, unit) = match unit.trim() {
+        "s" | "sec" | "second" | "seconds" => (1, 's'),
+        "m" | "min" | "minute" | "minutes" => (1, 'm'),
+        "h" | "hour" | "hours" => (1, 'h'),
+        "d" | "day" | "days" => (1, 'd'),
+        // The lengths that the package `limits` gives them.
+        "month" | "months" => (30, 'd'),
+        "year" | "years" => (360, 'd'),
+        _ => return None,
+    };
+    let number = number.checked_mul(length)?;
+    Some(format!("fixed-window {amount}/{number}{unit}"))
 }
 
 fn longest_delay(seconds: Option<f64>) -> Result<Duration, Error> {
@@ -109,4 +144,37 @@ pub fn engine(path: Option<PathBuf>, capacity: usize) -> Result<MemoryEngine, Er
         Some(path) => MemoryEngine::with_state_for(capacity, path)?,
         None => MemoryEngine::new(capacity)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_limits_are_fixed_windows() {
+        for (text, rule) in [
+            ("5/minute", "fixed-window 5/1m"),
+            ("5 per 10 minutes", "fixed-window 5/10m"),
+            ("100 / 2 hours", "fixed-window 100/2h"),
+            ("7/month", "fixed-window 7/30d"),
+            ("1/s", "fixed-window 1/1s"),
+            ("gcra 1/s burst=5", "gcra 1/s burst=5"),
+        ] {
+            assert_eq!(parse_rule(text).unwrap().to_string(), rule, "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "5/",
+            "/minute",
+            "5/fortnight",
+            "-1/minute",
+            "5/0s",
+            "0/minute",
+        ] {
+            assert!(parse_rule(text).is_err(), "{text}");
+        }
+        let huge = format!("5/{}years", u64::MAX);
+        assert!(parse_rule(&huge).is_err());
+    }
 }

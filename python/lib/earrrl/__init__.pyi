@@ -1,6 +1,6 @@
 from decimal import Decimal
 from os import PathLike
-from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union, final
+from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, TypeVar, Union, final
 from uuid import UUID
 
 __version__: str
@@ -23,6 +23,12 @@ _Outcome = Literal["allow", "observe", "quarantine", "delay", "shadow-ban", "den
 _Path = Union[str, PathLike[str]]
 _Header = Tuple[bytes, bytes]
 _KeyPart = Union[str, Callable[[Any], Optional[_Key]]]
+
+# Functions of limits on routes may be asynchronous.
+_T = TypeVar("_T")
+_Later = Callable[[Any], Union[_T, Awaitable[_T]]]
+_RouteKeyPart = Union[str, _Later[Optional[_Key]]]
+_View = TypeVar("_View", bound=Callable[..., Any])
 
 @final
 class Decision:
@@ -131,11 +137,10 @@ class Refusal:
     @property
     def body(self) -> bytes: ...
 
-@final
 class RateLimits:
-    def __new__(
-        cls,
-        rules: Sequence[Rule],
+    def __init__(
+        self,
+        rules: Sequence[Rule] = (),
         path: Optional[_Path] = None,
         capacity: int = 100_000,
         *,
@@ -148,7 +153,7 @@ class RateLimits:
         headers_on_allowed: bool = True,
         x_rate_limit: bool = False,
         always_verdict: bool = False,
-    ) -> RateLimits: ...
+    ) -> None: ...
     def judge(
         self,
         method: str,
@@ -158,8 +163,42 @@ class RateLimits:
         request: Any,
         route: Optional[str] = None,
     ) -> Union[Passing, Refusal]: ...
+    def limit(
+        self,
+        limit: Union[str, Sequence[str]],
+        key: Union[None, _RouteKeyPart, Sequence[_RouteKeyPart]] = None,
+        *,
+        name: Optional[str] = None,
+        respond: Optional[Callable[[Any, Refusal], Tuple[str, bytes]]] = None,
+        cost: Union[None, _Cost, _Later[_Cost]] = None,
+        cost_after: Optional[Callable[[int, List[_Header]], _Cost]] = None,
+        settled: bool = False,
+        missing: Union[None, Literal["share", "skip"], int] = None,
+        exempt: Optional[_Later[object]] = None,
+        plans: Optional[Mapping[str, Tuple[str, _Later[object]]]] = None,
+        action: Optional[_Action] = None,
+        max_delay: Optional[float] = None,
+        max_cost: Optional[_Cost] = None,
+    ) -> Callable[[_View], _View]: ...
+    def dependency(
+        self,
+        limit: Union[str, Sequence[str]],
+        key: Union[None, _RouteKeyPart, Sequence[_RouteKeyPart]] = None,
+        *,
+        name: Optional[str] = None,
+        cost: Union[None, _Cost, _Later[_Cost]] = None,
+        settled: bool = False,
+        missing: Union[None, Literal["share", "skip"], int] = None,
+        exempt: Optional[_Later[object]] = None,
+        plans: Optional[Mapping[str, Tuple[str, _Later[object]]]] = None,
+        action: Optional[_Action] = None,
+        max_delay: Optional[float] = None,
+        max_cost: Optional[_Cost] = None,
+    ) -> Callable[..., Coroutine[Any, Any, Optional[Decision]]]: ...
     @property
     def headers(self) -> List[str]: ...
+    @property
+    def names(self) -> List[str]: ...
     @property
     def reads_route(self) -> bool: ...
     def change(self, name: str, limit: str) -> None: ...

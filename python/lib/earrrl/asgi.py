@@ -8,6 +8,7 @@
 """
 
 from ._arguments import check
+from ._judge import judge_scope
 from ._routes import route_of_asgi
 
 
@@ -30,11 +31,8 @@ class RateLimitMiddleware:
     async def __call__(self, scope, receive, send):
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
-        peer = scope.get("client")
-        # Frameworks find the route by the decoded path, not by the spelling in `raw_path`.
-        path = scope["path"].encode(errors="replace")
         route = route_of_asgi(self.app, scope) if self.limits.reads_route else None
-        judged = self.limits.judge(scope.get("method", "GET"), path, list(scope["headers"]), peer and peer[0], scope, route)
+        judged = judge_scope(self.limits, scope, scope, route)
         if hasattr(judged, "status"):
             return await self._refuse(judged, scope, receive, send)
         if judged.delay:

@@ -17,6 +17,7 @@ import time
 from http import HTTPStatus
 
 from ._arguments import check
+from ._judge import EnvironJudge, raw, texts
 from ._routes import route_of_wsgi
 
 
@@ -35,16 +36,11 @@ class RateLimitMiddleware:
         self.app = app
         self.limits = limits
         self.respond = respond
-        # The names of headers as WSGI writes them.
-        names = ((name, name.upper().replace("-", "_")) for name in limits.headers)
-        self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
+        self._judge = EnvironJudge(limits)
 
     def __call__(self, environ, start_response):
-        headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
-        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
-        peer = environ.get("REMOTE_ADDR")
         route = route_of_wsgi(self.app, environ) if self.limits.reads_route else None
-        judged = self.limits.judge(environ["REQUEST_METHOD"], path, headers, peer, environ, route)
+        judged = self._judge(environ, environ, route)
         if hasattr(judged, "status"):
             return self._refuse(judged, environ, start_response)
         if judged.delay:
@@ -59,8 +55,7 @@ class RateLimitMiddleware:
             nonlocal answered
             if not answered:
                 answered = True
-                raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-                headers = headers + _texts(passing.leave(int(status[:3]), raw))
+                headers = headers + texts(passing.leave(int(status[:3]), raw(headers)))
             return start_response(status, headers, *error)
 
         def started_later(body):
@@ -85,7 +80,7 @@ class RateLimitMiddleware:
         if self.respond:
             kind, body = self.respond(environ, refusal)
             headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
-        start_response(_status_line(refusal.status), [*_texts(headers), ("content-length", str(len(body)))])
+        start_response(_status_line(refusal.status), [*texts(headers), ("content-length", str(len(body)))])
         return [body]
 
 
@@ -95,8 +90,3 @@ def _status_line(status):
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return f"{status} Error"
-
-
-def _texts(headers):
-    """Returns headers as texts, as WSGI has them."""
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

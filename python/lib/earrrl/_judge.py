@@ -1,0 +1,34 @@
+"""Judging a request as ASGI or WSGI describes it, for the middlewares and for limits on routes."""
+
+
+def judge_scope(limits, scope, request, route=None):
+    """Judges the request of an ASGI scope. The functions of the rules get ``request``."""
+    peer = scope.get("client")
+    # Frameworks find the route by the decoded path, not by the spelling in `raw_path`.
+    path = scope["path"].encode(errors="replace")
+    return limits.judge(scope.get("method", "GET"), path, list(scope["headers"]), peer and peer[0], request, route)
+
+
+class EnvironJudge:
+    """Judges requests of WSGI environments, whose names of headers it knows once for all requests."""
+
+    def __init__(self, limits):
+        self._limits = limits
+        names = ((name, name.upper().replace("-", "_")) for name in limits.headers)
+        self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
+
+    def __call__(self, environ, request, route=None):
+        """Judges the request of an environment. The functions of the rules get ``request``."""
+        headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
+        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
+        return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route)
+
+
+def texts(headers):
+    """Returns headers as texts, as WSGI has them."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+def raw(headers):
+    """Returns headers as bytes, as ASGI has them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
