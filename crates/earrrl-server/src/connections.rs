@@ -9,9 +9,10 @@ mod wait;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Context;
 
+use earrrl::internal::lock;
 use tokio::sync::Notify;
 
 use self::table::{ConnectionEntry, ConnectionTable};
@@ -228,7 +229,7 @@ impl Connections {
 
     fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         // Every change is a single insert or remove, so a panic leaves nothing half done.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use earrrl::internal::lock;
 use earrrl::{Clock, EngineError};
 use tokio::sync::{Notify, Semaphore};
 
@@ -146,9 +147,7 @@ impl Server {
     }
 
     fn last_refusal(&self) -> MutexGuard<'_, Option<String>> {
-        self.reload_error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reload_error)
     }
 
     fn apply(&self, config: Config) -> Result<(), String> {

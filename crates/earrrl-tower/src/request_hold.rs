@@ -2,8 +2,9 @@
 //! the actual cost when the response's body has ended.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use earrrl::internal::lock;
 use earrrl::{Cost, Decision, EngineError, RuleId};
 
 use crate::lasting::{Lasting, PendingCharge};
@@ -80,7 +81,7 @@ impl RequestHold {
     }
 
     fn rules(&self) -> MutexGuard<'_, Vec<ReservedRule>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Returns the actual costs: those that were reported, and otherwise the estimates.

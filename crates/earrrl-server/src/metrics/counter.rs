@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use earrrl::Outcome;
+use earrrl::internal::lock;
 
 use crate::log::Seldom;
 
 /// The number of cells of a counter. With more threads than cells, some threads share a cell.
-pub(super) const CELLS: usize = 16;
+const CELLS: usize = 16;
 /// The upper bounds of a histogram's buckets, in microseconds.
 const BOUNDS: [u64; 12] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000,
@@ -232,23 +233,19 @@ pub struct Outcomes(Mutex<BTreeMap<String, Arc<RuleOutcomes>>>);
 impl Outcomes {
     /// Returns the counters of the rule of this name, which continue across reloads.
     pub fn of_rule(&self, name: &str) -> Arc<RuleOutcomes> {
-        Arc::clone(self.lock().entry(name.to_owned()).or_default())
+        Arc::clone(lock(&self.0).entry(name.to_owned()).or_default())
     }
 
     /// Returns the number of decisions of all rules.
     pub fn total(&self) -> u64 {
-        self.lock().values().map(|rule| rule.total()).sum()
+        lock(&self.0).values().map(|rule| rule.total()).sum()
     }
 
     /// Returns the name of each rule with its counters.
     pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
-        self.lock()
+        lock(&self.0)
             .iter()
             .map(|(name, rule)| (name.clone(), Arc::clone(rule)))
             .collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RuleOutcomes>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

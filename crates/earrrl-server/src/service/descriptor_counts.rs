@@ -1,7 +1,9 @@
 //! Counters of requests by descriptor, under the metric names of envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use earrrl::internal::lock;
 
 use super::error::AskError;
 use crate::metrics::{Counter, Family, Histogram, Labels, Metrics, SmallCounter};
@@ -99,7 +101,7 @@ impl CountsOf {
     /// Returns the counters of a descriptor, which is named by its domain and the names of its
     /// levels.
     pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
-        let mut counts = self.lock();
+        let mut counts = lock(&self.by_labels);
         let is_short = key.iter().all(|name| name.len() <= MAX_NAME);
         let own = is_short.then(|| labels(key));
         let own = own.filter(|own| counts.contains_key(own) || counts.len() < MAX_KEYS);
@@ -138,7 +140,7 @@ impl CountsOf {
     }
 
     fn of_descriptors(&self) -> Vec<Family> {
-        let counts = self.lock();
+        let counts = lock(&self.by_labels);
         let family = |(place, (outcome, help)): (usize, (&str, &str))| {
             let values = counts
                 .iter()
@@ -167,12 +169,6 @@ impl CountsOf {
                 &self.response_time,
             ),
         ]
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<DescriptorCounts>>> {
-        self.by_labels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use earrrl::Nanos;
+use earrrl::internal::lock;
 
 use super::attributes::shown;
 use super::rule::ActiveRule;
@@ -66,7 +67,7 @@ impl Hints {
 
     /// Logs that no limit is in the domain that Envoy's rate limit filter names.
     pub fn unknown_domain(&self, domain: &str) {
-        let mut named = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&self.domains);
         let domain = shown(domain);
         if named.len() < MAX_DOMAINS && !named.contains(&domain) {
             tracing::warn!(

@@ -2,9 +2,9 @@
 //! one lacks some of them, their tables can release memory.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use earrrl::internal::Places;
+use earrrl::internal::{Places, lock};
 use earrrl::{EngineError, Quota, Rule, RuleId};
 use siphasher::sip::SipHasher13;
 
@@ -65,7 +65,7 @@ impl Known {
         engine: &Engine,
         wanted: &[&PlannedLimit],
     ) -> Result<Vec<RuleId>, EngineError> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         let names: HashSet<&str> = wanted.iter().map(|limit| &*limit.name).collect();
         let shrinks = |limit: &&PlannedLimit| !engine.has_files() && !names.contains(&*limit.name);
         let gone: Vec<PlannedLimit> = known

@@ -1,9 +1,9 @@
 //! The names of clients that are limited or close to it, by rule.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use earrrl::internal::{Names, table::KeyHash};
+use earrrl::internal::{Names, lock, table::KeyHash};
 use earrrl::{Decision, Limit, Rule};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -56,7 +56,7 @@ impl Directories {
         if self.config.options.capacity == 0 {
             return Directory::default();
         }
-        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_rule = lock(&self.by_rule);
         let new = || Arc::new(Names::new(limit, self.config.options));
         let names = Arc::clone(by_rule.entry(name.to_owned()).or_insert_with(new));
         names.set_limit(limit);
@@ -79,7 +79,7 @@ impl Directories {
 
     /// Drops the directories of rules that were removed.
     pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
-        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_rule = lock(&self.by_rule);
         by_rule.retain(|name, _| is_kept(name));
     }
 }

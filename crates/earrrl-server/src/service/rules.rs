@@ -2,9 +2,10 @@
 //! whose number is bounded, so that clients cannot fill the memory with tables.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock};
 
-use earrrl::{Rule, RuleId};
+use earrrl::internal::lock;
+use earrrl::RuleId;
 use earrrl_tower::ClientAddress;
 
 use super::attributes::{ReadOptions, shown};
@@ -190,7 +191,7 @@ impl ActiveRules {
                     .any(|used| used == name)
         };
         for name in names.filter(|name| !is_used(name)) {
-            let mut logged = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut logged = lock(&self.unread);
             if logged.len() < MAX_UNREAD && !logged.iter().any(|known| known == name) {
                 logged.push(name.to_owned());
                 tracing::warn!(
@@ -254,7 +255,7 @@ pub(super) struct InlineRules {
     allowed: bool,
     capacity: usize,
     /// The rules by their texts. They stay until the process ends, so that requests can borrow them: there are few.
-    known: RwLock<HashMap<String, &'static ActiveRule>>,
+    known: Mutex<HashMap<String, &'static ActiveRule>>,
 }
 
 impl InlineRules {
@@ -262,7 +263,7 @@ impl InlineRules {
         Self {
             allowed,
             capacity: capacity.min(MAX_CAPACITY),
-            known: RwLock::default(),
+            known: Mutex::default(),
         }
     }
 
@@ -276,27 +277,18 @@ impl InlineRules {
         if !self.allowed {
             return Err(AskError::InlineRulesOff);
         }
-        if let Some(rule) = self
-            .known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(text)
-        {
-            return Ok(rule);
-        }
         if text.len() > MAX_TEXT_LEN {
             let why = format!("rule: {} bytes; at most {MAX_TEXT_LEN}", text.len());
             return Err(AskError::Invalid(why));
         }
-        let rule: Rule = text.parse()?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if let Some(rule) = known.get(text) {
             return Ok(rule);
         }
         if known.len() >= MAX_TEXTS {
             return Err(AskError::TooManyInlineRules { most: MAX_TEXTS });
         }
-        let rule = ActiveRule::inline(&rule, self.capacity, engine, outcomes)?;
+        let rule = ActiveRule::inline(&text.parse()?, self.capacity, engine, outcomes)?;
         let rule: &'static ActiveRule = Box::leak(Box::new(rule));
         known.insert(text.to_owned(), rule);
         Ok(rule)
