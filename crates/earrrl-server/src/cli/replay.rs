@@ -142,7 +142,7 @@ impl ReplayOutput {
     }
 
     /// Returns the program for which this form of output is a list of blocked addresses.
-    pub(super) fn blocker(self) -> Option<Blocker> {
+    fn blocker(self) -> Option<Blocker> {
         match self {
             Self::NginxDeny => Some(Blocker::Nginx),
             Self::Nft => Some(Blocker::Nft),

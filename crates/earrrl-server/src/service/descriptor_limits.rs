@@ -325,7 +325,7 @@ impl Descriptors {
 
     /// Returns, by the name that each limit has in the engine with a store of its own, true if it
     /// shares a store.
-    pub(super) fn in_shared_stores(&self) -> HashMap<String, bool> {
+    fn in_shared_stores(&self) -> HashMap<String, bool> {
         let each = self.tree.limits().iter().zip(&self.limits);
         each.map(|(of_tree, limit)| (engine_name(of_tree), limit.is_in_shared_store))
             .collect()
@@ -475,7 +475,7 @@ pub(super) fn is_open(limit: &TreeLimit) -> bool {
 /// Returns the name in the engine of a limit with a store of its own: a hash of its path in the tree.
 /// A limit whose settings change has the same path, and so keeps its clients. Servers that use one
 /// Redis have the same names, and so share them.
-pub(super) fn engine_name(limit: &TreeLimit) -> String {
+fn engine_name(limit: &TreeLimit) -> String {
     let mut hasher = SipHasher13::new();
     let mut add = |text: &str| {
         std::hash::Hasher::write(&mut hasher, &(text.len() as u64).to_le_bytes());

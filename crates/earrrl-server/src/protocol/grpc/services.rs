@@ -97,7 +97,7 @@ impl Services {
 
     /// Counts a new `Watch` call. Returns `None` if the connection or the server has too many of
     /// them.
-    pub(super) fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
+    fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
         Some(Watch {
             _of_connection: held.begin_endless(WATCHES_A_CONNECTION)?,
             _of_server: Arc::clone(&self.watches).try_acquire_owned().ok()?,

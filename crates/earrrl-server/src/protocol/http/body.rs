@@ -1,5 +1,7 @@
 //! The JSON bodies of requests. Text without escapes is borrowed from the body. Numbers are parsed
 //! as decimals, without rounding to a double.
+//!
+//! One field of a body says that it borrows; serde then lets the others borrow too.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,17 +29,12 @@ pub(super) const MAX_BATCH: usize = 1000;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) rule: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
-    #[serde(borrow, default)]
     pub(super) key_b64: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) rules: Option<Vec<JsonObject<ChargeBody<'a>>>>,
-    #[serde(borrow, default)]
     pub(super) attributes: Option<Pairs<'a>>,
 }
 
@@ -47,11 +44,8 @@ pub(super) struct Check<'a> {
 pub(super) struct ChargeBody<'a> {
     #[serde(borrow)]
     pub(super) rule: JsonText<'a>,
-    #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
-    #[serde(borrow, default)]
     pub(super) key_b64: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
 }
 
@@ -61,13 +55,9 @@ pub(super) struct ChargeBody<'a> {
 pub(super) struct Refund<'a> {
     #[serde(borrow)]
     pub(super) rule: JsonText<'a>,
-    #[serde(borrow, default)]
     pub(super) key: Option<KeyText<'a>>,
-    #[serde(borrow, default)]
     pub(super) key_b64: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     pub(super) cost: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     pub(super) t0: Option<&'a RawValue>,
 }
 

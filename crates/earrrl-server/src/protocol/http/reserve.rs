@@ -27,23 +27,16 @@ use crate::service::reserve::{ActualCosts, Reserved, time_to_live, with_id};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReserveBody<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     rule: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     key: Option<KeyText<'a>>,
-    #[serde(borrow, default)]
     key_b64: Option<JsonText<'a>>,
-    #[serde(borrow, default)]
     cost: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     rules: Option<Vec<JsonObject<ChargeBody<'a>>>>,
-    #[serde(borrow, default)]
     attributes: Option<Pairs<'a>>,
-    #[serde(borrow, default)]
     ttl: Option<&'a RawValue>,
     #[serde(default)]
     at_most: bool,
-    #[serde(borrow, default)]
     reservation: Option<JsonText<'a>>,
 }
 
@@ -92,9 +85,7 @@ impl<'a> ReserveBody<'a> {
 struct CommitBody<'a> {
     #[serde(borrow)]
     reservation: JsonText<'a>,
-    #[serde(borrow, default)]
     cost: Option<&'a RawValue>,
-    #[serde(borrow, default)]
     costs: Option<CostPairs<'a>>,
 }
 
@@ -104,7 +95,6 @@ struct CommitBody<'a> {
 struct RenewBody<'a> {
     #[serde(borrow)]
     reservation: JsonText<'a>,
-    #[serde(borrow, default)]
     ttl: Option<&'a RawValue>,
 }
 

@@ -167,7 +167,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The conditions that end a connection.
-pub(super) struct Term<'s> {
+struct Term<'s> {
     held: Arc<HeldBytes>,
     server: &'s Server,
     age: Option<Pin<Box<Sleep>>>,
@@ -176,7 +176,7 @@ pub(super) struct Term<'s> {
 
 /// The next step for a connection whose task is about to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+enum Turn {
     /// Continue to serve the connection.
     GoOn,
     /// Send GOAWAY, accept no more requests, and answer those in flight.
@@ -205,7 +205,7 @@ impl<'s> Term<'s> {
     }
 
     /// Returns true once GOAWAY has been sent or must be sent next.
-    pub(super) fn is_leaving(&self) -> bool {
+    fn is_leaving(&self) -> bool {
         self.leaving
     }
 
