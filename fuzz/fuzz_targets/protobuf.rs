@@ -3,7 +3,7 @@
 #![no_main]
 
 use earrrl_server::config::envoy::tree::Tree;
-use earrrl_server::config::envoy::xds::domain;
+use earrrl_server::config::envoy::load::domain;
 use earrrl_server::protobuf::authorization::CheckRequest;
 use earrrl_server::protobuf::discovery::{DiscoveryResponse, RateLimitConfig};
 use earrrl_server::protobuf::ratelimit::RateLimitRequest;

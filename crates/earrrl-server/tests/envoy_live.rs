@@ -17,7 +17,7 @@ use crate::support::resp::Reply;
 use crate::support::{TestServer, connect, grpc, http, http2, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
-use earrrl_server::config::envoy::xds::TYPE_URL;
+use earrrl_server::config::envoy::load::TYPE_URL;
 use earrrl_server::protobuf::Any;
 use earrrl_server::protobuf::discovery::{
     DiscoveryRequest, DiscoveryResponse, RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,

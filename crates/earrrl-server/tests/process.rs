@@ -14,7 +14,7 @@ use crate::support::certificates::{Authority, shake};
 use crate::support::process::{BINARY, Process};
 use crate::support::resp::{Client, Reply, encode};
 use crate::support::{connect, http, make_pipe, pipe_that_is_read, until};
-use earrrl_server::serve::process;
+use earrrl_server::serve::handover;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 fn run(arguments: &[&str]) -> Output {
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn idle_connections_take_four_kilobytes_at_most() {
-    let room = process::raise().unwrap().unwrap_or(u64::MAX);
+    let room = handover::raise().unwrap().unwrap_or(u64::MAX);
     let count = room.saturating_sub(200).min(10_000);
     let process = Process::start(&["--capacity", "1000"]);
     let mut warm: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use earrrl_server::protobuf::ratelimit::{Code, Entry, RateLimitDescriptor};
-use earrrl_server::protobuf::reservation::{
+use earrrl_server::protobuf::ratelimit::{
     CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
 };
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use earrrl_server::protobuf::ratelimit::Code;
-use earrrl_server::protobuf::reservation::{
+use earrrl_server::protobuf::ratelimit::{
     CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
 };
 

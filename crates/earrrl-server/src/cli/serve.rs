@@ -17,7 +17,7 @@ use earrrl_server::log::Log;
 use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::reload::ConfigSource;
 use earrrl_server::serve::run::{Running, Signals, catch_hangup};
-use earrrl_server::serve::{allocator, process};
+use earrrl_server::serve::{allocator, handover};
 use serde::{Serialize, Serializer};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -246,10 +246,10 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     let config = args
         .load()
         .map_err(|error| failure::lines(&error.to_string()))?;
-    match process::raise() {
+    match handover::raise() {
         Ok(limit) => {
             tracing::debug!(limit, "open files");
-            let needed = config.server.limits.connections as u64 + process::BESIDE_CONNECTIONS;
+            let needed = config.server.limits.connections as u64 + handover::BESIDE_CONNECTIONS;
             if let Some(limit) = limit.filter(|limit| *limit < needed) {
                 tracing::warn!(
                     "max_connections = {} is more than the limit of {limit} open files allows: raise the limit to \

@@ -1,7 +1,6 @@
 //! The attributes of requests, as rules name and match them.
 
 mod name;
-mod plausible;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -120,7 +119,7 @@ impl Condition {
                 ValuePattern::Prefix(text) | ValuePattern::Below(text) => (text, true),
                 ValuePattern::Network(..) => return None,
             };
-            let why = plausible::doubt(&self.attribute, text, is_prefix)?;
+            let why = name::doubt(&self.attribute, text, is_prefix)?;
             Some((pattern.text(), why))
         })
     }
@@ -194,8 +193,8 @@ impl ValuePattern {
             Some(_) => return Err("`*` may stand at the end only".to_owned()),
         };
         match attribute {
-            "client" if is_prefix && plausible::begins_address(before) => {}
-            _ => plausible::check(attribute, before)?,
+            "client" if is_prefix && name::begins_address(before) => {}
+            _ => name::check(attribute, before)?,
         }
         if attribute == "host" && !is_prefix {
             let lower = text.to_ascii_lowercase();

@@ -5,7 +5,6 @@
 
 pub mod access;
 pub mod attribute;
-mod byte_map;
 mod caution;
 pub mod condition_index;
 pub mod engine;

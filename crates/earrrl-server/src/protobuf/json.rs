@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
 use serde_json::{Map, Value as Json};
 
 use super::Duration;
-use super::unit::Unit;
+use super::ratelimit::Unit;
 use super::value::Kind;
 
 /// The largest number, 2^53, up to which a double represents every whole number exactly.

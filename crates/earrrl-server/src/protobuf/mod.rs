@@ -10,8 +10,6 @@ pub mod authorization;
 pub mod discovery;
 pub mod json;
 pub mod ratelimit;
-pub mod reservation;
-pub mod unit;
 
 pub use prost_types::{Any, Duration, ListValue, Struct, Value, value};
 

@@ -1,4 +1,5 @@
-//! The messages of Envoy's rate limit service, `envoy.service.ratelimit.v3`.
+//! The messages of Envoy's rate limit service, `envoy.service.ratelimit.v3`, with the units of time of its limits; and
+//! the messages of reservations, `kuadrant.service.ratelimit.v1`.
 
 use std::borrow::Cow;
 
@@ -175,4 +176,167 @@ pub enum Code {
     Ok = 1,
     /// The request is over the limit.
     OverLimit = 2,
+}
+
+/// A unit of time. A limit's windows begin at multiples of the unit since the Unix epoch, so a week
+/// begins on a Thursday.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+    /// Seven days.
+    Week,
+}
+
+/// A unit with its name, its number in protobuf messages and its length in seconds.
+struct UnitProperties {
+    unit: Unit,
+    name: &'static str,
+    number: i32,
+    secs: u64,
+}
+
+const fn unit(unit: Unit, name: &'static str, number: i32, secs: u64) -> UnitProperties {
+    UnitProperties {
+        unit,
+        name,
+        number,
+        secs,
+    }
+}
+
+/// The properties of every unit, in the order of the units.
+const UNITS: [UnitProperties; 7] = [
+    unit(Unit::Second, "second", 1, 1),
+    unit(Unit::Minute, "minute", 2, 60),
+    unit(Unit::Hour, "hour", 3, 3600),
+    unit(Unit::Day, "day", 4, 86_400),
+    unit(Unit::Month, "month", 5, 30 * 86_400),
+    unit(Unit::Year, "year", 6, 365 * 86_400),
+    unit(Unit::Week, "week", 7, 7 * 86_400),
+];
+
+impl Unit {
+    /// Returns the unit of this name, ignoring upper and lower case.
+    pub fn parse(name: &str) -> Option<Self> {
+        UNITS
+            .iter()
+            .find(|unit| unit.name.eq_ignore_ascii_case(name))
+            .map(|unit| unit.unit)
+    }
+
+    /// Returns the unit of this number in protobuf messages.
+    pub fn from_number(number: i32) -> Option<Self> {
+        UNITS
+            .iter()
+            .find(|unit| unit.number == number)
+            .map(|unit| unit.unit)
+    }
+
+    /// Returns the unit that is this many seconds long.
+    pub fn from_secs(secs: u64) -> Option<Self> {
+        UNITS
+            .iter()
+            .find(|unit| unit.secs == secs)
+            .map(|unit| unit.unit)
+    }
+
+    /// Returns the name of the unit.
+    pub fn name(self) -> &'static str {
+        UNITS[self as usize].name
+    }
+
+    /// Returns the number of the unit in protobuf responses.
+    pub fn number(self) -> i32 {
+        UNITS[self as usize].number
+    }
+
+    /// Returns the length of the unit as a duration.
+    pub fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_secs(UNITS[self as usize].secs)
+    }
+}
+
+/// A request to reserve an amount under the limits of one or more descriptors.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReserveRequest {
+    /// The domain of all descriptors.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// The descriptors; the request is denied if one of them is over its limit.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    /// The estimate, for each descriptor that states no number of hits itself.
+    #[prost(uint64, tag = "3")]
+    pub amount: u64,
+    /// The time after which the reservation expires; the server's default if it is not set.
+    #[prost(message, optional, tag = "4")]
+    pub ttl: Option<Duration>,
+}
+
+/// The response to a [`ReserveRequest`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReserveResponse {
+    /// The verdict on the request.
+    #[prost(enumeration = "Code", tag = "1")]
+    pub code: i32,
+    /// The id for the commit; empty if the request is denied or matches no limit.
+    #[prost(string, tag = "2")]
+    pub reservation_id: String,
+}
+
+/// A request to correct a reservation to the actual amount.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CommitRequest {
+    /// The domain of the reservation.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// The descriptors of the reservation. They are charged if the reservation is unknown.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    /// The id that the reservation returned.
+    #[prost(string, tag = "3")]
+    pub reservation_id: String,
+    /// The actual amount.
+    #[prost(uint64, tag = "4")]
+    pub actual_amount: u64,
+}
+
+/// The response to a [`CommitRequest`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CommitResponse {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_numbers_and_seconds_belong_together() {
+        for UnitProperties {
+            unit,
+            name,
+            number,
+            secs,
+        } in UNITS
+        {
+            assert_eq!(Unit::parse(&name.to_uppercase()), Some(unit));
+            assert_eq!(Unit::from_number(number), Some(unit));
+            assert_eq!(Unit::from_secs(secs), Some(unit));
+            assert_eq!(
+                (unit.name(), unit.number(), unit.duration().as_secs()),
+                (name, number, secs)
+            );
+        }
+        assert_eq!((Unit::parse("unknown"), Unit::from_number(0)), (None, None));
+    }
 }

@@ -2,12 +2,17 @@
 //!
 //! These listeners stay open between the stop of one server and the start of the next. So a restart
 //! refuses no client: new connections wait in the backlog.
+//!
+//! Beside them are the messages to systemd, for units of `Type=notify` and `Type=notify-reload`, which go nowhere
+//! without it, and the limit on the files and sockets that the process may open.
 
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 
 use crate::config::listen::Protocol;
 
@@ -77,6 +82,49 @@ fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
     let want =
         "LISTEN_FDNAMES: expected each socket to be named http, resp, admin or grpc, once each";
     Err(io::Error::new(io::ErrorKind::InvalidInput, want))
+}
+
+/// The number of files that a server has open beside its connections: listeners, event queues, state files, and
+/// the connections that are accepted only to be refused.
+pub const BESIDE_CONNECTIONS: u64 = 100;
+
+/// Raises the soft limit on open files to the hard limit, and returns the limit; `None` for no
+/// limit.
+///
+/// # Errors
+/// Returns the system's error if the limit cannot be read or raised.
+pub fn raise() -> io::Result<Option<u64>> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)?;
+    Ok(limit.current)
+}
+
+/// Reports that the server accepts connections, or has ended a reload.
+pub(super) fn ready() {
+    send(&[NotifyState::Ready]);
+}
+
+/// Reports that a reload begins. systemd compares the time with that of its SIGHUP, so that it does not take the end of an
+/// earlier reload for the end of this one.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => send(&[NotifyState::Reloading, now]),
+        Err(error) => {
+            tracing::warn!(%error, "systemd learns of no reload: the clock cannot be read")
+        }
+    }
+}
+
+/// Reports that the server is stopping.
+pub(super) fn stopping() {
+    send(&[NotifyState::Stopping]);
+}
+
+fn send(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, states) {
+        tracing::warn!(%error, "systemd cannot be told about the state of the server");
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ pub mod accept;
 pub mod allocator;
 pub mod dial;
 pub mod handover;
-pub mod process;
 pub mod reload;
 pub mod run;
 pub mod socket;

@@ -11,7 +11,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
 use super::accept::Again;
-use super::process;
+use super::handover;
 use super::stamps::{Stamps, each_second};
 use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
@@ -58,7 +58,7 @@ pub(super) async fn reload_forever(
         };
         // Preparing tables and moving clients to them may take long, so it runs on another thread
         // and does not delay new connections.
-        process::reloading();
+        handover::reloading();
         let server = Arc::clone(&server);
         let reloading = tokio::task::spawn_blocking(move || {
             let succeeded = reload(&server, (source.load)(), asked);
@@ -67,7 +67,7 @@ pub(super) async fn reload_forever(
         let Ok((back, succeeded)) = ended(reloading).await else {
             return;
         };
-        process::ready();
+        handover::ready();
         source = back;
         again.attempted(succeeded);
     }
@@ -90,9 +90,9 @@ async fn ended<T>(mut reloading: JoinHandle<T>) -> Result<T, JoinError> {
 /// Logs a warning for each SIGHUP to a server without configuration files.
 async fn warn_forever(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        process::reloading();
+        handover::reloading();
         tracing::warn!("SIGHUP: there is no configuration file to reload");
-        process::ready();
+        handover::ready();
     }
     pending().await
 }

@@ -16,8 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use super::accept::{self, accept, refusal};
 use super::allocator::give_back_free_memory;
-use super::handover::HandedOver;
-use super::process;
+use super::handover::{self, HandedOver};
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
 use super::stamps::each_second;
@@ -271,7 +270,7 @@ impl Running {
                 Arc::clone(&workers),
             ));
         }
-        process::ready();
+        handover::ready();
         let result = tokio::select! {
             () = stop => Ok(()),
             Some(_) = tasks.join_next() => Err(Ended),
@@ -295,7 +294,7 @@ impl Running {
 /// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
 /// Then sends the counts that the engine has not stored yet.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
-    process::stopping();
+    handover::stopping();
     server.announce_stop();
     services.announce_stop().await;
     sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;

@@ -22,8 +22,8 @@ use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::Outcomes;
+use crate::protobuf::ratelimit::Unit;
 use crate::protobuf::ratelimit::{Entry, RateLimit};
-use crate::protobuf::unit::Unit;
 
 /// The smallest number of clients that a limit with wildcard values is sized for, if its table
 /// grows as clients arrive.

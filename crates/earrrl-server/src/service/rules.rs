@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock};
 
 use earrrl::internal::lock;
-use earrrl::RuleId;
+use earrrl::{Rule, RuleId};
 use earrrl_tower::ClientAddress;
 
 use super::attributes::{ReadOptions, shown};
@@ -285,10 +285,11 @@ impl InlineRules {
         if let Some(rule) = known.get(text) {
             return Ok(rule);
         }
+        let rule: Rule = text.parse()?;
         if known.len() >= MAX_TEXTS {
             return Err(AskError::TooManyInlineRules { most: MAX_TEXTS });
         }
-        let rule = ActiveRule::inline(&text.parse()?, self.capacity, engine, outcomes)?;
+        let rule = ActiveRule::inline(&rule, self.capacity, engine, outcomes)?;
         let rule: &'static ActiveRule = Box::leak(Box::new(rule));
         known.insert(text.to_owned(), rule);
         Ok(rule)

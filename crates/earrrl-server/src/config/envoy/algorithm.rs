@@ -3,7 +3,7 @@
 use earrrl::{Rule, RuleError};
 
 use super::file::{Amount, LimitConfig};
-use crate::protobuf::unit::Unit;
+use crate::protobuf::ratelimit::Unit;
 
 /// The algorithm of limits that do not name an algorithm themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

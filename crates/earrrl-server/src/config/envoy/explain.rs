@@ -7,7 +7,7 @@ use super::algorithm::EnvoyAlgorithm;
 use super::file::level_name;
 use super::file::{Amount, LimitConfig};
 use super::tree::{Matched, Tree, TreeLimit};
-use crate::protobuf::unit::Unit;
+use crate::protobuf::ratelimit::Unit;
 
 /// Explains how each entry of a descriptor is matched, with one line for each entry.
 pub fn explain(

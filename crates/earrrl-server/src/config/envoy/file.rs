@@ -9,7 +9,7 @@ use earrrl::{Action, Cost, Limit, Rule};
 use crate::config::rule::check_passes;
 use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
-use crate::protobuf::unit::Unit;
+use crate::protobuf::ratelimit::Unit;
 
 /// Every known key, at any depth of a file. All but the last two are keys of envoyproxy/ratelimit.
 const KEYS: [&str; 19] = [

@@ -8,15 +8,12 @@ pub mod file;
 pub mod load;
 pub mod tree;
 
-mod wildcard;
-pub mod xds;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use self::algorithm::EnvoyAlgorithm;
 use self::tree::Tree;
-pub use self::wildcard::Wildcard;
+pub use self::tree::Wildcard;
 use super::ConfigError;
 use super::table::Table;
 pub use super::yaml::Position;

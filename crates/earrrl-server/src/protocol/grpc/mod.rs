@@ -10,6 +10,5 @@ mod call;
 mod message;
 mod reserve;
 pub mod serve;
-mod services;
 
-pub use services::{Services, services};
+pub use serve::{Services, services};

@@ -14,9 +14,7 @@ use super::message::Reply;
 use super::message::frame;
 use crate::protobuf;
 use crate::protobuf::ratelimit::{Code, RateLimitDescriptor, RateLimitRequest};
-use crate::protobuf::reservation::{
-    CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
-};
+use crate::protobuf::ratelimit::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;

@@ -1,22 +1,35 @@
 //! Serves one gRPC connection. Calls that need not wait are answered at once, and all others in
 //! tasks.
+//!
+//! The services and the paths of their methods are at the end. Calls for health and reflection are passed on to tonic's
+//! services.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use earrrl::Mode;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use hyper::body::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tower::ServiceExt as _;
 
 use super::call::RateLimitCall;
-use super::message::{Reply, send};
-use super::services::{CallKind, Services, kind_of};
-use super::{authz, reserve, services};
+use super::message::{OVERLOADED, Reply, count, refuse, send};
+use super::{authz, reserve};
 use crate::connections::Connection;
-use crate::protocol::http2::held::{HeldBytes, HeldShare};
-use crate::protocol::http2::{self, exchange};
+use crate::protocol::http2;
+use crate::protocol::http2::held::{EndlessCall, HeldBytes, HeldShare};
+use crate::protocol::http2::{exchange, held};
 use crate::server::Server;
 use crate::stream::Stream;
 
@@ -66,7 +79,7 @@ fn answer(
                 authz::answer(&server, &held, request).await
             })
         }
-        CallKind::Other => services::answer(server, services, &held, request, respond),
+        CallKind::Other => answer_by_service(server, services, &held, request, respond),
     }
 }
 
@@ -149,4 +162,179 @@ fn wait<F>(
             send(&server, &held, answer, respond);
         }
     });
+}
+
+/// The names of the services whose health is reported. The empty name, which stands for the whole
+/// server, is reported too.
+const NAMES: [&str; 3] = [
+    "ratelimit",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "envoy.service.auth.v3.Authorization",
+];
+/// The largest number of `Watch` calls (which report changes of the server's health) that may be
+/// open at once on one connection, and below that on the whole server. A client needs one call for
+/// each service's name.
+const WATCHES_A_CONNECTION: usize = 8;
+const MAX_WATCHES: usize = 1024;
+/// The encoded descriptors of the services for Envoy, which the reflection service returns. The
+/// script `scripts/descriptors` generates the file.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+
+/// The health and reflection services, and the handle that sets the reported health.
+#[derive(Clone, Debug)]
+pub struct Services {
+    others: Router,
+    health: HealthReporter,
+    watches: Arc<Semaphore>,
+}
+
+/// An open `Watch` call. While this value exists, the call counts towards the limits of its
+/// connection and of the server.
+#[derive(Debug)]
+pub(super) struct Watch {
+    _of_connection: EndlessCall,
+    _of_server: OwnedSemaphorePermit,
+}
+
+/// Creates the health and reflection services. [`Services::announce_start`] then sets the health
+/// that is reported for each service to "serving".
+pub fn services() -> Services {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let mut routes = Routes::new(health_service);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    match (reflection().build_v1(), reflection().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => routes = routes.add_service(v1).add_service(v1alpha),
+        (Err(error), _) | (_, Err(error)) => tracing::warn!(%error, "no reflection"),
+    }
+    let watches = Arc::new(Semaphore::new(MAX_WATCHES));
+    Services {
+        others: routes.prepare().into_axum_router(),
+        health,
+        watches,
+    }
+}
+
+impl Services {
+    /// Makes the health service report that the server and each of its services are serving.
+    pub async fn announce_start(&self) {
+        self.announce(ServingStatus::Serving).await;
+    }
+
+    /// Makes the health service report that the server and each of its services have stopped
+    /// serving.
+    pub async fn announce_stop(&self) {
+        self.announce(ServingStatus::NotServing).await;
+    }
+
+    async fn announce(&self, status: ServingStatus) {
+        for name in NAMES.into_iter().chain([""]) {
+            self.health.set_service_status(name, status).await;
+        }
+    }
+
+    /// Counts a new `Watch` call. Returns `None` if the connection or the server has too many of
+    /// them.
+    fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
+        Some(Watch {
+            _of_connection: held.begin_endless(WATCHES_A_CONNECTION)?,
+            _of_server: Arc::clone(&self.watches).try_acquire_owned().ok()?,
+        })
+    }
+
+    /// Returns a router that leads to the health and reflection services.
+    pub(super) fn others(&self) -> Router {
+        self.others.clone()
+    }
+}
+
+/// The kind of call that a request makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallKind {
+    /// A call for a decision on descriptors, in this mode.
+    RateLimit(Mode),
+    /// A call to reserve an estimate.
+    Reserve,
+    /// A call to correct a reservation.
+    Commit,
+    /// A call to Envoy's `ext_authz`.
+    Authorization,
+    /// A call to the health or reflection service, or to an unknown path.
+    Other,
+}
+
+/// Returns the kind of call that a request makes, by its method and path.
+fn kind_of<B>(request: &Request<B>) -> CallKind {
+    if request.method() != Method::POST {
+        return CallKind::Other;
+    }
+    match request.uri().path() {
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
+            CallKind::RateLimit(Mode::Check)
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
+            CallKind::RateLimit(Mode::Peek)
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
+            CallKind::RateLimit(Mode::Charge)
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => CallKind::Reserve,
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => CallKind::Commit,
+        "/envoy.service.auth.v3.Authorization/Check" => CallKind::Authorization,
+        _ => CallKind::Other,
+    }
+}
+
+/// Answers a call in a task, which ends with the call or when the client cancels it.
+fn answer_by_service(
+    server: &Arc<Server>,
+    services: &Services,
+    held: &Arc<HeldBytes>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let mut share = HeldShare::new(held);
+    let share_of_body = HeldShare::new(held);
+    if !share.set(held::head(request.headers())) {
+        server.service.metrics.shed.increment();
+        return refuse(server, Status::unavailable(OVERLOADED), respond);
+    }
+    let watch = match is_watch(&request).then(|| services.begin_watch(held)) {
+        None => None,
+        Some(Some(watch)) => Some(watch),
+        Some(None) => {
+            let why = "too many Watch calls at once";
+            return refuse(server, Status::resource_exhausted(why), respond);
+        }
+    };
+    let server = Arc::clone(server);
+    let services = services.others();
+    let of_body = Arc::clone(held);
+    tokio::spawn(async move {
+        let _watch = watch;
+        let patience = exchange::patience(&server);
+        let request = exchange::receive(request, &of_body, Some(share_of_body), patience);
+        let answered = counted(&server, services, request);
+        exchange::send_answer(&server, answered, respond, share).await;
+    });
+}
+
+/// Returns true for a call to `Watch`, which stays open and reports each change of the server's
+/// health.
+fn is_watch(request: &Request<RecvStream>) -> bool {
+    request.uri().path() == "/grpc.health.v1.Health/Watch"
+}
+
+/// Returns the response of tonic's services, and counts it in the metrics.
+async fn counted(
+    server: &Server,
+    services: Router,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    let answer = services.oneshot(request).await?;
+    count(server, Some(answer.headers()));
+    Ok(answer)
 }

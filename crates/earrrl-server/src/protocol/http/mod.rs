@@ -3,7 +3,6 @@
 mod authz;
 mod body;
 mod check;
-mod clients;
 mod dashboard;
 pub mod events;
 mod host;

@@ -13,7 +13,7 @@ use earrrl::Mode;
 use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
-use super::{authz, check, clients, dashboard, events, reserve, top};
+use super::{authz, check, dashboard, events, reserve, top};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest};
 use crate::protocol::response::Problem;
@@ -90,9 +90,9 @@ fn visibility() -> Router<Arc<Server>> {
     Router::new()
         .route(
             "/v1/clients/{rule}/{*key}",
-            get(clients::explain).delete(clients::reset),
+            get(top::explain).delete(top::reset),
         )
-        .route("/v1/rules", get(clients::rules))
+        .route("/v1/rules", get(top::rules))
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
         .route("/v1/events", get(events::events))

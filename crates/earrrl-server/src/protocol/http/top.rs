@@ -1,4 +1,5 @@
-//! The routes that show the clients with the highest rates, and the distribution of rates.
+//! The routes that show the clients with the highest rates, and the distribution of rates; those for one client under
+//! one rule, which explain or reset its state; and the list of rules.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,19 +7,24 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl::internal::Name;
-use earrrl::{Nanos, Wait};
-use percent_encoding::percent_decode_str;
+use earrrl::{Mode, Nanos, Wait};
+use percent_encoding::{percent_decode, percent_decode_str};
 use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
 use crate::config::access::{Access, Scope};
-use crate::protocol::response::Problem;
+use crate::config::attribute::KeyPart;
+use crate::protocol::response;
+use crate::protocol::response::{AnswerStatus, Problem};
 use crate::server::Server;
+use crate::service::ask::{Ask, Manner};
 use crate::service::attributes::shown;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
+use crate::service::rule::ActiveRule;
 
 /// The number of clients that are listed unless the request names another.
 const USUAL: usize = 100;
@@ -197,4 +203,90 @@ pub(super) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
 
 pub(super) fn invalid(detail: &str) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+}
+
+/// `GET /v1/clients/{rule}/{key}`: returns the decision that a request of this client would get
+/// now, without charging it.
+pub(super) async fn explain(
+    State(server): ServerState,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let access = authorize(&server, &headers, Scope::Peek)?;
+    let (name, key) = named_client(&uri)?;
+    let rules = server.service.rules();
+    let rule = rules.named(name.as_bytes())?;
+    access.permit_rule(&rule.name)?;
+    let manner = Manner {
+        mode: Mode::Peek,
+        available: true,
+    };
+    let answer = server
+        .service
+        .ask(&Ask::new(rule, &key, None), manner)
+        .await?;
+    Ok(response::respond(
+        &answer,
+        false,
+        AnswerStatus::Ok,
+        server.config.x_ratelimit_headers,
+    ))
+}
+
+/// `DELETE /v1/clients/{rule}/{key}`: deletes the stored state of this client under the rule.
+pub(super) async fn reset(
+    State(server): ServerState,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<StatusCode, Problem> {
+    let access = authorize(&server, &headers, Scope::Reset)?;
+    let (name, key) = named_client(&uri)?;
+    let rules = server.service.rules();
+    let rule = rules.named(name.as_bytes())?;
+    access.permit_rule(&rule.name)?;
+    server.service.reset(&Ask::new(rule, &key, None)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Returns the rule's name and the client's key from a path. The key may be any bytes, so it is
+/// percent-decoded without a check for UTF-8.
+fn named_client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
+    let rest = uri
+        .path()
+        .strip_prefix("/v1/clients/")
+        .and_then(|rest| rest.split_once('/'));
+    match rest {
+        Some((rule, key)) => Ok((rule, percent_decode(key.as_bytes()).collect())),
+        None => Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "expected /v1/clients/{rule}/{key}",
+        )),
+    }
+}
+
+/// `GET /v1/rules`: returns the list of the rules that the request's token permits.
+pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Response, Problem> {
+    let access = authorize(&server, &headers, Scope::Peek)?;
+    let rules = server.service.rules();
+    let permitted = rules
+        .iter()
+        .filter(|rule| access.permit_rule(&rule.name).is_ok());
+    let list: Vec<_> = permitted.map(describe).collect();
+    Ok(Json(json!({ "rules": list })).into_response())
+}
+
+/// Returns a rule as an element of the list of rules.
+fn describe(rule: &ActiveRule) -> Value {
+    let part = |part: &KeyPart| match part {
+        KeyPart::Attribute(name) => name.clone(),
+        KeyPart::Literal(text) => format!("'{text}'"),
+    };
+    json!({
+        "name": rule.name,
+        "limit": rule.own.rule.to_string(),
+        "action": rule.action_name(),
+        "key": rule.key_parts().iter().map(part).collect::<Vec<_>>(),
+        "quota": rule.own.quota.units,
+        "window": rule.own.quota.window,
+    })
 }

@@ -7,6 +7,5 @@
 mod connection;
 pub(super) mod exchange;
 pub(super) mod held;
-mod watched;
 
 pub(super) use connection::{Arrived, serve};

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Source, whole_seconds};
 use crate::protobuf::ratelimit::RateLimit;
-use crate::protobuf::unit::Unit;
+use crate::protobuf::ratelimit::Unit;
 use crate::service::Service;
 use crate::service::answer::Charged;
 use crate::service::descriptor_limits::Descriptors;

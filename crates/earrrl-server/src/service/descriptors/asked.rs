@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 
 use crate::config::envoy::file::{Amount, LimitConfig};
 use crate::config::envoy::tree::TreeLimit;
+use crate::protobuf::ratelimit::Unit;
 use crate::protobuf::ratelimit::{
     RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
-use crate::protobuf::unit::Unit;
 use crate::service::Service;
 use crate::service::answer::{AllCharged, Charged};
 use crate::service::attributes::Attributes;

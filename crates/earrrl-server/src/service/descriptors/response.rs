@@ -19,11 +19,11 @@ use super::verdict::{Verdict, Verdicts};
 use crate::config::envoy::Headers;
 use crate::config::envoy::file::level_name;
 use crate::protobuf::json::to_struct;
+use crate::protobuf::ratelimit::Unit;
 use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, Entry, RateLimit, RateLimitDescriptor, RateLimitRequest,
     RateLimitResponse,
 };
-use crate::protobuf::unit::Unit;
 use crate::protobuf::{Duration as ProtoDuration, HeaderValue, Struct};
 use crate::service::descriptor_counts::{Became, DescriptorCounts};
 use crate::service::descriptor_limits::Descriptors;
