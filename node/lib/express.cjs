@@ -1,8 +1,9 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { afterHost, append, checkMiddleware, judge } = require("./node.cjs");
+const { afterHost, append, checkMiddleware, chosen, judge } = require("./node.cjs");
 
-function rateLimit(limits, { respond } = {}) {
+function rateLimit(service, limit, options) {
+  const [limits, { respond }] = chosen(service, limit, options);
   checkMiddleware(limits, { respond });
   return async (request, response, next) => {
     let judged;

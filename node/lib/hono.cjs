@@ -1,19 +1,21 @@
 // Rate limits for Hono.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
-const { checkMiddleware } = require("./node.cjs");
+const { checkMiddleware, chosen } = require("./node.cjs");
 
 // The connection's address under @hono/node-server.
 const socketOf = (context) => context.env?.incoming?.socket?.remoteAddress;
 
-function rateLimit(limits, { peer = socketOf, respond } = {}) {
+function rateLimit(service, limit, options) {
+  const [limits, { peer = socketOf, respond }] = chosen(service, limit, options);
   checkMiddleware(limits, { peer, respond });
   return async (context, next) => {
     const request = context.req.raw;
     const headers = Object.fromEntries(request.headers);
     // The last route that matches is that of the handler.
     const route = context.req.matchedRoutes.at(-1)?.path;
-    const judged = limits.judge(request.method, request.url, headers, peer(context), context, route);
+    const input = [request.method, request.url, headers, peer(context), context, route];
+    const judged = limits.isAwaited ? await limits.judgeLater(...input) : limits.judge(...input);
     if (judged.status !== undefined) return refuse(judged, context, respond);
     if (judged.delay > 0) await wait(judged.delay);
     context.set("earrrl", judged.enter());

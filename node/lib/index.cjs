@@ -174,18 +174,25 @@ class Engine {
   }
 }
 
+// Says that the rules are those of a route, whose functions may return promises.
+const ROUTE = Symbol("the rules of a route");
+
 // The rules of a service, which the middlewares ask.
 class RateLimits {
   #native;
   #rules;
   #asks;
   #readsRoute;
+  #options;
+  #routes = new Map();
 
-  constructor(rules, options = {}) {
+  constructor(rules = [], options = {}, kind) {
     if (!Array.isArray(rules) || !rules.every(isObject)) throw new TypeError("rules: expected an array of objects, one for each rule");
     this.#rules = rules.map((rule) => ({ ...rule, key: [rule.key ?? "client"].flat() }));
     this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
-    this.#native = new NativeLimits(this.#rules.map(nativeRule), options, figures);
+    this.#options = options;
+    this.isAwaited = kind === ROUTE && this.#asks;
+    this.#native = new NativeLimits(this.#rules.map((rule) => nativeRule(rule, kind === ROUTE)), options, figures);
     this.headers = this.#native.headers;
     this.#readsRoute = this.#native.readsRoute;
     for (const warning of this.#native.warnings) process.emitWarning(warning);
@@ -194,25 +201,66 @@ class RateLimits {
   // Judges a request: `headers` by name, the connection's address, the argument of the rules' functions, and the route
   // that the framework has found.
   judge(method, target, headers, peer, request, route) {
+    return this.#judge(this.#asks ? this.#rules.map((rule) => ask(rule, request)) : [], method, target, headers, peer, route);
+  }
+
+  // Judges a request of a route, after its functions have answered. All rules of a route have the same functions.
+  async judgeLater(method, target, headers, peer, request, route) {
+    const answers = await askLater(this.#rules[0], request);
+    return this.#judge(this.#rules.map(() => answers), method, target, headers, peer, route);
+  }
+
+  // Returns the rules of a route, one for each text. Two calls with one name and equal options share a limit.
+  route(limit, { name = this.#nextName(), ...options } = {}) {
+    const known = this.#routes.get(name);
+    const settings = { ...options, limit: String(limit) };
+    if (known?.settings && haveEqualValues(known.settings, settings)) return known.limits;
+    const texts = typeof limit === "string" ? limit.split(";").map((text) => text.trim()) : limit;
+    if (texts.length === 0) throw new Error("limit: an empty array; expected at least one limit, such as 5/minute");
+    if (options.plans?.length && texts.length > 1) throw new Error("plans: a limit with plans has one text");
+    if (options.paths !== undefined) throw new Error("paths: a limit on a route is for all paths of the route");
+    const plans = options.plans?.map((plan) => ({ ...plan, name: `${name}-${plan?.name}` }));
+    const rules = texts.map((text, place) => ({ ...options, plans, name: place ? `${name}-${place + 1}` : name, limit: text }));
+    const names = [...rules, ...(plans ?? [])].map((rule) => rule.name);
+    const taken = names.find((one) => this.#routes.has(one) || this.#hasRule(one));
+    if (taken !== undefined) throw new Error(`name: ${JSON.stringify(taken)} is there already, with other settings; choose another name`);
+    const limits = new RateLimits(rules, this.#options, ROUTE);
+    for (const one of names) this.#routes.set(one, { settings: one === name ? settings : undefined, limits });
+    return limits;
+  }
+
+  #nextName() {
+    if (this.#options.path !== undefined) throw new Error('name: a limit on a route that processes share needs a name, such as "login"');
+    return `route-${this.#routes.size + 1}`;
+  }
+
+  #hasRule(name) {
+    return this.#rules.some((rule) => rule.name === name || rule.plans?.some((plan) => plan.name === name));
+  }
+
+  #judge(answers, method, target, headers, peer, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
     const read = this.headers.flatMap((name) => (headers[name] === undefined ? [] : [name, String(headers[name])]));
-    const answers = this.#asks ? this.#rules.map((rule) => ask(rule, request)) : [];
     const judged = this.#native.judge(method, target, read, peer, answers, this.#readsRoute ? route : undefined);
     return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
   }
 
   change(name, limit) {
-    this.#native.change(name, limit);
+    this.#with(name).change(name, limit);
   }
 
   reset(name, key) {
-    this.#native.reset(name, key);
+    this.#with(name).reset(name, key);
   }
 
   refund(name, key, cost) {
-    this.#native.refund(name, key, cost);
+    this.#with(name).refund(name, key, cost);
   }
 
+  // Returns the limits among which a rule or plan is.
+  #with(name) {
+    return this.#routes.get(name)?.limits ?? this.#native;
+  }
 }
 
 // A request that is passed on.
@@ -259,7 +307,7 @@ class Refusal {
 const isFunction = (value) => typeof value === "function";
 const isObject = (value) => typeof value === "object" && value !== null;
 
-function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }) {
+function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }, isOfRoute) {
   plans ??= [];
   if (!Array.isArray(plans) || !plans.every(isObject)) throw new TypeError("plans: expected an array of objects with name, limit and applies");
   const functions = [["costAfter", costAfter], ["exempt", exempt], ...plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])];
@@ -267,7 +315,7 @@ function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }) {
     if ((value ?? undefined) !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
   }
   for (const [name, value] of [...functions, ["cost", cost], ...key.map((part) => ["key", part])]) {
-    if (isAsyncFunction(value)) throw new TypeError(`${name}: ${nameOf(value)} is asynchronous; expected a function that returns its value at once`);
+    if (isAsyncFunction(value) && !(isOfRoute && name !== "costAfter")) throw new TypeError(`${name}: ${nameOf(value)} is asynchronous; expected a function that returns its value at once`);
   }
   if (key.some((part) => typeof part !== "string" && !isFunction(part))) throw new TypeError("key: expected strings and functions");
   return {
@@ -285,6 +333,30 @@ function ask({ key, cost, exempt, plans }, request) {
   const keys = key.filter(isFunction).map((part) => answer("key", part, request) ?? null);
   const plan = (plans ?? []).findIndex(({ applies }) => answer("plans", applies, request));
   return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? costOf(answer("cost", cost, request)) : undefined };
+}
+
+// Asks the functions of a route's rule, which may return promises.
+async function askLater({ key, cost, exempt, plans }, request) {
+  if (exempt && (await exempt(request))) return { exempt: true, keys: [] };
+  const keys = [];
+  for (const part of key.filter(isFunction)) keys.push(keyOf(part, await part(request)));
+  let plan;
+  for (const [place, { applies }] of (plans ?? []).entries()) {
+    if (plan === undefined && (await applies(request))) plan = place;
+  }
+  return { exempt: false, keys, plan, cost: isFunction(cost) ? costOf(await cost(request)) : undefined };
+}
+
+// Returns a key, or null for none. Values of other types are an error that names the function.
+function keyOf(call, key) {
+  if (key === undefined || key === null) return null;
+  if (["string", "number", "bigint"].includes(typeof key) || Buffer.isBuffer(key)) return key;
+  throw new TypeError(`key: ${nameOf(call)} returned ${Array.isArray(key) ? "an array" : typeof key}; expected a string, number, bigint or Buffer`);
+}
+
+function haveEqualValues(one, other) {
+  const names = Object.keys(one);
+  return names.length === Object.keys(other).length && names.every((name) => one[name] === other[name]);
 }
 
 // A promise is true, so a function that returns one would exempt every request.

@@ -118,6 +118,22 @@ export interface Rule<Request = any> {
   maxCost?: number;
 }
 
+/** A function of a limit on a route, which may return a promise. */
+export type Later<Request, Value> = (request: Request) => Value | Promise<Value>;
+
+/** The options of a limit on a route. Those of a rule mean what they mean there. */
+export interface RouteOptions<Request = any>
+  extends Pick<Rule<Request>, "missing" | "costAfter" | "settled" | "action" | "maxDelay" | "maxCost"> {
+  /** The limit's name, by which routes share it. Limits in files need one. */
+  name?: string;
+  key?: RouteKeyPart<Request> | RouteKeyPart<Request>[];
+  cost?: number | Later<Request, number | boolean>;
+  exempt?: Later<Request, unknown>;
+  plans?: { name: string; limit: string; applies: Later<Request, unknown> }[];
+}
+
+export type RouteKeyPart<Request = any> = string | Later<Request, Key | null | undefined>;
+
 export type KeyPart<Request = any> = string | ((request: Request) => Key | null | undefined);
 
 export interface RateLimitsOptions {
@@ -161,11 +177,20 @@ export interface Refusal {
 
 /** The rules of a service, which the middlewares ask. */
 export declare class RateLimits<Request = any> {
-  constructor(rules: Rule<Request>[], options?: RateLimitsOptions);
+  constructor(rules?: Rule<Request>[], options?: RateLimitsOptions);
   /** The names of the headers that the rules read. */
   readonly headers: string[];
   /** Judges a request with its target as the client sent it, and the route that the framework has found. */
   judge(method: string, target: string, headers: Record<string, unknown>, peer: string | undefined, request: Request, route?: string): Passing | Refusal;
+  /**
+   * Returns the rules of a route: "5/minute" is a fixed window, and "5/minute;100/hour" are two limits. Two calls with one
+   * name and equal options share a limit.
+   */
+  route(limit: string | string[], options?: RouteOptions<Request>): RateLimits<Request>;
+  /** True if functions of a route's rules are awaited by `judgeLater`. */
+  readonly isAwaited: boolean;
+  /** Judges a request of a route after the promises of its functions. */
+  judgeLater(...input: Parameters<RateLimits<Request>["judge"]>): Promise<Passing | Refusal>;
   /** Changes the limit of a rule or plan in this process while requests go on. */
   change(name: string, limit: string): void;
   /** Forgets a client of a rule or plan. */

@@ -4,7 +4,8 @@ const { setTimeout: wait } = require("node:timers/promises");
 
 // Judges a request. Returns the refusal, or passes the request on: its response gets the headers.
 async function judge(limits, raw, target, request, response, route) {
-  const judged = limits.judge(raw.method, target, raw.headers, raw.socket.remoteAddress, request, route);
+  const input = [raw.method, target, raw.headers, raw.socket.remoteAddress, request, route];
+  const judged = limits.isAwaited ? await limits.judgeLater(...input) : limits.judge(...input);
   if (judged.status !== undefined) return { refusal: judged };
   if (judged.delay > 0) await wait(judged.delay);
   const entered = judged.enter();
@@ -53,6 +54,14 @@ function byName(list) {
   return Object.fromEntries(pairs.map(([name, value]) => [String(name).toLowerCase(), value]));
 }
 
+// Returns the rules and the options of a middleware: those of a route, if a limit stands before the options.
+function chosen(limits, limit, options) {
+  if (typeof limit !== "string" && !Array.isArray(limit)) return [limits, limit ?? {}];
+  checkMiddleware(limits, {});
+  const { respond, peer, ...rule } = options ?? {};
+  return [limits.route(limit, rule), { respond, peer }];
+}
+
 // Throws an error unless the arguments of a middleware are the rules and functions.
 function checkMiddleware(limits, functions) {
   if (typeof limits?.judge !== "function") throw new TypeError("limits: expected RateLimits");
@@ -61,4 +70,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { afterHost, append, checkMiddleware, judge };
+module.exports = { afterHost, append, checkMiddleware, chosen, judge };

@@ -40,7 +40,15 @@ app.use(expressDefault(limits));
 app.use(expressLimit(limits, { respond: (request, refusal) => ({ type: "text/plain", body: refusal.body }) }));
 app.use(rateLimit({ windowMs: 60_000, limit: 5, store: new EarrrlStore({ path: "/dev/shm/c", capacity: 10, prefix: "a:" }) }));
 app.use((request: Request & { earrrl?: Entered }) => request.earrrl?.settlement?.charge(2));
-Fastify().register(fastifyLimit(limits));
+app.get("/", expressLimit(new RateLimits(), "5/minute;100/hour", { key: async (request: Request) => request.get("x-key"), name: "login", respond: () => ({ type: "a/b", body: "c" }) }), (request, response) => {
+  response.send(request.earrrl?.verdict?.rule);
+});
+const fastify = Fastify();
+fastify.register(fastifyLimit(limits));
+fastify.get("/", { config: { rateLimit: { limit: "5/minute", key: "everyone" } } }, (request) => request.earrrl?.settlement?.charge(1));
+new Hono().get("/", honoLimit(new RateLimits(), ["5/minute"], { cost: async () => 2 }), (context) => context.text(context.get("earrrl").verdict?.rule ?? ""));
+// @ts-expect-error A limit is a text.
+expressLimit(limits, 5);
 new Hono().use(honoLimit(new RateLimits<Context>([]), { peer: (context) => context.req.header("x-peer") }));
 
 // @ts-expect-error A key is no object.

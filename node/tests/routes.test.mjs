@@ -1,0 +1,147 @@
+// Limits on single routes of Express, Fastify and Hono, as they really run.
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { connect } from "node:net";
+import { join } from "node:path";
+import test from "node:test";
+import { serve } from "@hono/node-server";
+import { RateLimits } from "earrrl";
+import { rateLimit as forExpress } from "earrrl/express";
+import { rateLimit as forFastify } from "earrrl/fastify";
+import { rateLimit as forHono } from "earrrl/hono";
+import express from "express";
+import Fastify from "fastify";
+import { Hono } from "hono";
+
+const listening = async (server) => (await once(server, "listening"), server);
+const lines = readFileSync(join(process.env.EARRRL_ROOT, "testdata/paths/spellings.txt"), "utf8").split("\n");
+const shown = lines.filter((line) => line && !line.startsWith("#")).map((line) => line.split(/\s/)[0]);
+const targets = shown.map((text) => Buffer.from(text.replace(/\{(..)\}/g, (_, byte) => String.fromCharCode(parseInt(byte, 16))), "latin1"));
+
+// Services with a limit on /v1/login below a prefix, another on /v1/other, and none on /free.
+const services = {
+  express: (limits, limit, options) => {
+    const [app, part] = [express(), express.Router()];
+    part.get("/login", forExpress(limits, limit, options("login")), (request, response) => response.send("REACHED"));
+    part.get("/other", forExpress(limits, limit, options("other")), (request, response) => response.send("other"));
+    app.use("/v1", part);
+    app.get("/free", (request, response) => response.send("free"));
+    return listening(app.listen(0, "127.0.0.1"));
+  },
+  fastify: async (limits, limit, options) => {
+    const app = Fastify({ forceCloseConnections: true, ignoreTrailingSlash: true, caseSensitive: false, ignoreDuplicateSlashes: true });
+    app.register(forFastify(limits));
+    app.register(
+      async (part) => {
+        part.get("/login", { config: { rateLimit: { limit, ...options("login") } } }, () => "REACHED");
+        part.get("/other", { config: { rateLimit: { limit, ...options("other") } } }, () => "other");
+      },
+      { prefix: "/v1" },
+    );
+    app.get("/free", () => "free");
+    await app.listen({ port: 0, host: "127.0.0.1" });
+    return app.server;
+  },
+  hono: (limits, limit, options) => {
+    const [app, part] = [new Hono({ strict: false }), new Hono({ strict: false })];
+    part.get("/login", forHono(limits, limit, options("login")), (context) => context.text("REACHED"));
+    part.get("/other", forHono(limits, limit, options("other")), (context) => context.text("other"));
+    app.route("/v1", part);
+    app.get("/free", (context) => context.text("free"));
+    return listening(serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }));
+  },
+};
+
+async function answer(port, target, headers = "") {
+  const socket = connect(port, "127.0.0.1");
+  socket.end(Buffer.concat([Buffer.from("GET "), Buffer.from(target), Buffer.from(` HTTP/1.1\r\nHost: a.example\r\n${headers}Connection: close\r\n\r\n`)]));
+  const parts = [];
+  try {
+    for await (const part of socket) parts.push(part);
+  } catch {
+    // A rejected request may be answered by a connection reset.
+  }
+  return Buffer.concat(parts).toString("latin1");
+}
+
+const headerOf = (request, name) => request.headers?.[name] ?? request.req?.header(name);
+
+for (const [name, serveWith] of Object.entries(services)) {
+  async function withService(limits, limit, options, work) {
+    const server = await serveWith(limits, limit, options);
+    const get = (target, key) => answer(server.address().port, target, key && `x-key: ${key}\r\n`);
+    try {
+      await work(get, async (target, key) => Number((await get(target, key)).split(" ")[1]));
+    } finally {
+      server.closeAllConnections?.();
+      server.close();
+    }
+  }
+
+  test(`${name}: each route has a limit of its own`, async () => {
+    await withService(new RateLimits(), "2/day", () => ({}), async (get, status) => {
+      const statuses = [];
+      for (const path of ["/v1/login", "/v1/other", "/free"]) for (let turn = 0; turn < 3; turn++) statuses.push(await status(path));
+      assert.deepEqual(statuses, [200, 200, 429, 200, 200, 429, 200, 200, 200]);
+      assert.match(await get("/v1/login"), /content-type: application\/problem\+json/i);
+    });
+  });
+
+  test(`${name}: a name shares a limit, which can be changed and reset`, async () => {
+    const limits = new RateLimits([{ name: "address", limit: "9/day" }]);
+    await withService(limits, "2/day", () => ({ name: "both", key: "everyone" }), async (get, status) => {
+      assert.deepEqual([await status("/v1/login"), await status("/v1/other"), await status("/v1/login")], [200, 200, 429]);
+      limits.reset("both", "");
+      limits.change("both", "3/day");
+      assert.match(await get("/v1/other"), /ratelimit: .*"both";r=2/i);
+    });
+    assert.throws(() => limits.route("5/day", { name: "both" }), /name: "both" is there already/);
+    assert.throws(() => limits.route("5/day", { name: "address" }), /name: "address" is there already/);
+  });
+
+  test(`${name}: functions may return promises`, async () => {
+    const options = () => ({
+      key: async (request) => headerOf(request, "x-key"), exempt: async (request) => headerOf(request, "x-key") === "admin", cost: () => Promise.resolve(2),
+      plans: [{ name: "big", limit: "4/day", applies: async (request) => headerOf(request, "x-key") === "big" }],
+    });
+    await withService(new RateLimits(), "2/day", (part) => ({ name: part, ...options() }), async (get, status) => {
+      const statuses = [];
+      for (const key of ["a", "a", "b", "admin", "admin", "big", "big", "big"]) statuses.push(await status("/v1/login", key));
+      assert.deepEqual(statuses, [200, 429, 200, 200, 200, 200, 200, 429]);
+    });
+  });
+
+  test(`${name}: what reaches the handler is counted`, async () => {
+    await withService(new RateLimits(), "9999/year", (part) => ({ name: part }), async (get) => {
+      const left = [];
+      for (const [place, target] of targets.entries()) {
+        const received = await get(target);
+        if (!received.includes("REACHED")) continue;
+        const figure = /"login";r=(\d+)/.exec(received);
+        assert.ok(figure, `${name} serves ${shown[place]} uncounted`);
+        left.push(Number(figure[1]));
+      }
+      assert.ok(left.length >= 8);
+      assert.deepEqual(left, left.map((_, place) => 9998 - place));
+    });
+  });
+}
+
+test("keys are strings, numbers, bigints and buffers", async () => {
+  const judge = (key) => new RateLimits().route("1/day", { key: async function made() { return key; } }).judgeLater("GET", "/", {}, undefined, {});
+  for (const key of ["a", 7, 7n, Buffer.from("a"), null, undefined]) assert.equal((await judge(key)).status, undefined);
+  for (const key of [{}, [], true, Symbol("a")]) await assert.rejects(judge(key), /key: made returned (object|an array|boolean|symbol); expected a string, number, bigint or Buffer/);
+});
+
+test("mistakes", () => {
+  const limits = new RateLimits();
+  for (const [limit, options, message] of [["5/fortnight", {}, /./], [[], {}, /limit: an empty array/], ["1/day", { paths: "/" }, /paths: a limit on a route/],
+    ["1/day;2/day", { plans: [{ name: "a", limit: "9/day", applies: () => true }] }, /plans: a limit with plans has one text/],
+    ["1/day", { costAfter: async () => 1 }, /costAfter: costAfter is asynchronous/]]) {
+    assert.throws(() => limits.route(limit, options), message);
+    assert.throws(() => forExpress(limits, limit, options), message);
+  }
+  assert.throws(() => new RateLimits([], { path: "/dev/shm/unnamed" }).route("5/day"), /name: a limit on a route that processes share needs a name/);
+  assert.throws(() => forExpress({}, "5/minute"), /limits: expected RateLimits/);
+});
