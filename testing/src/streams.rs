@@ -38,7 +38,8 @@ pub(super) async fn run<E: Engine>(
     }
     for seed in 0..24 {
         let rules = several(&mut Random::new(seed))?;
-        let scene = format!("several rules, seed {seed}");
+        let texts: Vec<_> = rules.iter().map(Rule::to_string).collect();
+        let scene = format!("several rules, seed {seed}: {}", texts.join(", "));
         compared += stream(make().await, &scene, &rules, 1000 + seed, profile).await?;
     }
     Ok(compared)

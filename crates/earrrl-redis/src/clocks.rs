@@ -53,6 +53,11 @@ impl Clocks {
         given.unwrap_or_else(|| self.local())
     }
 
+    /// Returns the time that a script will use, as far as this node knows: the caller's, or else that of Redis.
+    pub(crate) fn present(&self, group: usize, given: Option<Nanos>) -> Nanos {
+        given.unwrap_or_else(|| self.redis(group, self.local()))
+    }
+
     /// Converts an instant of this node's clock to Redis's time.
     pub(crate) fn redis(&self, group: usize, local: Nanos) -> Nanos {
         later(local, self.offsets[group].get())

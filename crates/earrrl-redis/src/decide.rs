@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::Mode;
+use earrrl::{Mode, Nanos};
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{UNITS, flags};
@@ -247,7 +247,7 @@ async fn exchange(
     ticket: &Arc<Ticket>,
 ) -> Result<Vec<Observation>, Fault> {
     let (group, slot) = request.group_and_slot(places);
-    let charge = |place: &usize| {
+    let charge = |place: &usize, now: Nanos| {
         let charge = &request.charges[*place];
         let of_hold = match request.hold {
             Some(_) => format::flags(&charge.rule.rule),
@@ -258,21 +258,22 @@ async fn exchange(
             kind: charge.rule.kind,
             flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold | of_units,
             key: charge.key.clone(),
-            parameters: charge.parameters(shared.options.linger),
+            parameters: charge.parameters(shared.options.linger, now),
             units: request.units,
         }
     };
-    let call = BatchCall {
-        now: request.now,
-        patience: request.patience(shared.options.deadline),
-        slot,
-        charges: places.iter().map(charge).collect(),
-        hold: request
-            .hold
-            .map(|hold| format::pack(shared, request, hold, places)),
-    };
     for _ in 0..2 {
-        match send::call(shared, group, link.clone(), call.clone(), ticket).await? {
+        let now = shared.clocks.present(group, request.now);
+        let call = BatchCall {
+            now: request.now,
+            patience: request.patience(shared.options.deadline),
+            slot,
+            charges: places.iter().map(|place| charge(place, now)).collect(),
+            hold: request
+                .hold
+                .map(|hold| format::pack(shared, request, hold, places)),
+        };
+        match send::call(shared, group, link.clone(), call, ticket).await? {
             Some(Reply::Expired { .. }) => {}
             Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(Fault::nonsense)?;

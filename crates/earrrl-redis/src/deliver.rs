@@ -213,7 +213,7 @@ async fn add(
         let mut args = vec![head.0];
         let adjustments = pending.adjustments(limit, now);
         let all = adjustments.iter().chain(&entry.take_backs);
-        args.extend(all.map(|one| packed(shared, entry, one)));
+        args.extend(all.map(|one| packed(shared, entry, one, now)));
         let Some(at) = clock_set(&link.call(script, &keys, &args).await?) else {
             return Ok(());
         };
@@ -223,7 +223,7 @@ async fn add(
 }
 
 /// Returns an adjustment as an argument of the script.
-fn packed(shared: &Shared, entry: &Entry, one: &Adjustment) -> Vec<u8> {
+fn packed(shared: &Shared, entry: &Entry, one: &Adjustment, now: Nanos) -> Vec<u8> {
     let mut packed = Packed(vec![one.kind as u8]);
     packed.numbers(&[
         one.when,
@@ -233,9 +233,8 @@ fn packed(shared: &Shared, entry: &Entry, one: &Adjustment) -> Vec<u8> {
         one.born.into(),
     ]);
     let linger = shared.options.linger;
-    packed
-        .0
-        .extend(entry.rule.parameters(one.cost, linger, one.sign()));
+    let parameters = entry.rule.parameters(one.cost, linger, one.sign(), now);
+    packed.0.extend(parameters);
     packed.0
 }
 

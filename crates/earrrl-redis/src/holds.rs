@@ -448,11 +448,12 @@ async fn commit_slot(
     if stores {
         format::pack_actual(costs, &mut head);
     }
+    let now = shared.clocks.present(group, given);
     let mut args = vec![head.0];
     for held in &slot.charges {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
-        args.push(correction(shared, held, costs));
+        args.push(correction(shared, held, costs, now));
     }
     let call = async {
         let answer = link.call(script, &keys, &args).await?;
@@ -467,7 +468,7 @@ async fn commit_slot(
 /// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's `max_cost`:
 /// the work is done, so the cost cannot be refused. If the rule was changed so that the charge means something else
 /// now, nothing is given back, and the excess is charged at present.
-fn correction(shared: &Shared, held: &HeldCharge, costs: &ActualCosts) -> Vec<u8> {
+fn correction(shared: &Shared, held: &HeldCharge, costs: &ActualCosts, now: Nanos) -> Vec<u8> {
     let charge = &held.charge;
     let rule = &charge.rule;
     let estimate = charge.cost;
@@ -493,18 +494,18 @@ fn correction(shared: &Shared, held: &HeldCharge, costs: &ActualCosts) -> Vec<u8
     let same = if means_the_same { SAME_PARAMETERS } else { 0 };
     let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };
     let mut packed = vec![rule.kind as u8, flags | same];
-    packed.extend(rule.parameters(difference, shared.options.linger, sign));
+    packed.extend(rule.parameters(difference, shared.options.linger, sign, now));
     packed
 }
 
 /// Returns the argument of the script that moves the places of a reservation under concurrent to the
 /// present; empty under other algorithms.
-fn renewal(shared: &Shared, held: &HeldCharge) -> Vec<u8> {
+fn renewal(shared: &Shared, held: &HeldCharge, now: Nanos) -> Vec<u8> {
     let rule = &held.charge.rule;
     if rule.kind != AlgorithmKind::Concurrent || held.tag != rule.charge_tag {
         return Vec::new();
     }
-    held.charge.parameters(shared.options.linger)
+    held.charge.parameters(shared.options.linger, now)
 }
 
 /// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of
@@ -523,10 +524,11 @@ pub(crate) async fn renew(
     for slot in &slots {
         let key = shared.connection.keys.hold(id, slot.place);
         let group = shared.connection.group(&key);
+        let now = shared.clocks.present(group, given);
         let moved = slot
             .charges
             .iter()
-            .map(|held| (held.charge.key.clone(), renewal(shared, held)));
+            .map(|held| (held.charge.key.clone(), renewal(shared, held, now)));
         let first = (key, argument.0.clone());
         let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
         let mut link = shared.connection.link(group)?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use earrrl::algorithm::State;
 use earrrl::internal::{Figures, Judgement, combine, restore_places};
-use earrrl::{Charge, Cost, Decision, Mode, Nanos, Policy, Rule, Wait};
+use earrrl::{Charge, Cost, Decision, Limit, Mode, Nanos, Policy, Rule, Wait};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -337,6 +337,9 @@ impl Call {
                     .reset_after
             }
             Units::Window { window, parts } => {
+                if let Limit::FixedWindow(limit) = limit {
+                    return self.table.lease.min(limit.until_window_ends(at));
+                }
                 let (window, parts) = (u128::from(window), u128::from(parts));
                 let at = u128::from(at.get());
                 let ends = (at * parts / window + 1) * window / parts;

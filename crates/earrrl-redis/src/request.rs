@@ -59,9 +59,9 @@ impl KeyedCharge {
         }
     }
 
-    /// Returns the script's parameters for the rule and the charge's cost.
-    pub(crate) fn parameters(&self, linger: Duration) -> Vec<u8> {
-        self.rule.parameters(self.cost, linger, 1.0)
+    /// Returns the script's parameters for the rule and the charge's cost at `now`.
+    pub(crate) fn parameters(&self, linger: Duration, now: Nanos) -> Vec<u8> {
+        self.rule.parameters(self.cost, linger, 1.0, now)
     }
 }
 

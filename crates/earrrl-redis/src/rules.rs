@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use earrrl::internal::check_name;
 use earrrl::internal::lock;
-use earrrl::{Cost, EngineError, Mode, Rule, RuleError, RuleId};
+use earrrl::{Cost, EngineError, Mode, Nanos, Rule, RuleError, RuleId};
 
 use crate::algorithm::{self, AlgorithmKind};
 use crate::units::NearTable;
@@ -146,13 +146,20 @@ fn prepared(
 }
 
 impl PreparedRule {
-    /// Returns the script's parameters for the rule and a cost. `sign` is -1 to take the cost back.
-    pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
+    /// Returns the script's parameters for the rule and a cost at `now`. `sign` is -1 to take the cost back.
+    pub(crate) fn parameters(
+        &self,
+        cost: Cost,
+        linger: Duration,
+        sign: f64,
+        now: Nanos,
+    ) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms {
             rule: &self.rule,
             cost,
             sign,
             linger,
+            now,
         })
     }
 

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Cost, Mode};
+use earrrl::{Cost, Mode, Nanos};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -306,6 +306,7 @@ fn probe(shared: &Shared, group: usize) -> PackedCharge {
         cost: Cost::ONE,
         sign: 1.0,
         linger: Duration::ZERO,
+        now: Nanos::ZERO,
     };
     PackedCharge {
         kind: AlgorithmKind::of(shared.probe.limit()),

@@ -101,6 +101,16 @@ fn rule_text(algorithm: &str, random: &mut Random) -> (String, f64) {
                 secs / quota as f64,
             )
         }
+        "fixed-window" if random.below(3) == 0 => {
+            let (period, days) = *random.pick(&[
+                ("day tz=Australia/Lord_Howe", 1.0),
+                ("week", 7.0),
+                ("month from=30 tz=America/Sao_Paulo", 30.0),
+                ("year from=02-29 tz=Europe/Berlin", 365.0),
+            ]);
+            let text = format!("fixed-window {quota}/{period} {policy}");
+            (text, days * 86_400.0 / quota as f64)
+        }
         other => (
             format!("{other} {quota}/{span} {policy}"),
             secs / quota as f64,

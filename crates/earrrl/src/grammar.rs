@@ -6,6 +6,7 @@
 //! token-bucket 60 refill=1/s                          (also: credit-pool)
 //! gcra 1/s burst=60
 //! fixed-window 60/1m [leaky|strict]
+//! fixed-window 10000/month from=15 tz=Europe/Berlin   (also: day, week, year)
 //! sliding-log 60/1m [leaky|strict]
 //! sliding-window 600/1h sub-windows=60 [harsh|lenient] [leaky|strict]
 //! sliding-counter 60/1m [leaky|strict]
@@ -56,17 +57,25 @@ impl<'a> Word<'a> {
         duration::parse_duration(self.text).map_err(|error| error.at(self.column))
     }
 
+    fn quotient_words(&self) -> Result<(Word<'a>, Word<'a>), RuleError> {
+        self.split('/')
+            .ok_or_else(|| self.expected("N/D, such as 60/1m"))
+    }
+
     /// Parses `N/D`, in which D is a unit or a duration. Returns the amount and the time.
     fn quotient(&self) -> Result<(Cost, Duration), RuleError> {
-        let (amount, per) = self
-            .split('/')
-            .ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
-        let time = match duration::parse_unit(per.text) {
-            Some(nanos) => Duration::from_nanos(nanos),
-            None if per.text.chars().all(char::is_alphabetic) => return Err(per.unknown_unit()),
-            None => per.duration()?,
-        };
+        let (amount, per) = self.quotient_words()?;
+        let time = per.time()?;
         Ok((amount.cost()?, time))
+    }
+
+    /// Parses a unit or a duration.
+    pub(crate) fn time(&self) -> Result<Duration, RuleError> {
+        match duration::parse_unit(self.text) {
+            Some(nanos) => Ok(Duration::from_nanos(nanos)),
+            None if self.text.chars().all(char::is_alphabetic) => Err(self.unknown_unit()),
+            None => self.duration(),
+        }
     }
 
     fn unknown_unit(&self) -> RuleError {
@@ -75,8 +84,13 @@ impl<'a> Word<'a> {
             .into_iter()
             .filter(|_| self.text.chars().count() > 1);
         let meant = match self.text {
-            "month" | "months" => String::from("; a window of 30 days is `30d`"),
-            "year" | "years" => String::from("; a window of 365 days is `365d`"),
+            "week" | "weeks" => String::from("; 7 days are `7d`, and fixed-window takes `week`"),
+            "month" | "months" => {
+                String::from("; 30 days are `30d`, and fixed-window takes `month`")
+            }
+            "year" | "years" => {
+                String::from("; 365 days are `365d`, and fixed-window takes `year`")
+            }
             other => did_you_mean(other, known),
         };
         self.expected(&format!("a unit such as s, m, h, d{meant}"))
@@ -182,9 +196,15 @@ impl<'a> RuleWords<'a> {
 
     /// Parses the first word that is left as a quota and a window, `Q/W`.
     pub(crate) fn quota(&mut self) -> Result<(Word<'a>, Cost, Duration), RuleError> {
+        let (word, quota, window) = self.quota_per()?;
+        Ok((word, quota, window.time()?))
+    }
+
+    /// Parses the first word that is left as a quota and a word for the time after it.
+    pub(crate) fn quota_per(&mut self) -> Result<(Word<'a>, Cost, Word<'a>), RuleError> {
         let word = self.next("expected a quota and a window such as 60/1m")?;
-        let (quota, window) = word.quotient()?;
-        Ok((word, quota, window))
+        let (amount, per) = word.quotient_words()?;
+        Ok((word, amount.cost()?, per))
     }
 
     /// Removes the word `name=value` and returns its value; `None` if there is no such word.

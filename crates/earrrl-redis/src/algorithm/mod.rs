@@ -96,6 +96,8 @@ pub(crate) struct Terms<'a> {
     /// 1 to charge the cost, -1 to take the charge back.
     pub(crate) sign: f64,
     pub(crate) linger: Duration,
+    /// The time that the script will use, as far as this node knows. Calendars are sent as the periods around it.
+    pub(crate) now: Nanos,
 }
 
 impl Terms<'_> {

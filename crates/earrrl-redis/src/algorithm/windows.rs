@@ -16,8 +16,19 @@ impl OnRedis for FixedWindow {
         check_window(self.window_nanos())
     }
 
+    /// A calendar is the number of the period before the present one, and the microseconds at which this and the next
+    /// four periods begin.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        window_parameters(self.window_nanos(), self.quota(), terms, packed);
+        if !self.is_calendar() {
+            window_parameters(self.window_nanos(), self.quota(), terms, packed);
+            return packed.whole(0, 1);
+        }
+        window_parameters(0, self.quota(), terms, packed);
+        let before = self.number(terms.now).saturating_sub(1);
+        packed.whole(6 * 8, 1);
+        packed.numbers(&[before as f64]);
+        let begins = (before..before + 5).map(|period| FixedWindow::begins(self, period));
+        begins.for_each(|begins| packed.numbers(&[begins as f64 / 1e3]));
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
@@ -27,11 +38,11 @@ impl OnRedis for FixedWindow {
     }
 
     fn slot_of(&self, now: Nanos) -> u64 {
-        now.get() / self.window_nanos()
+        self.number(now)
     }
 
     fn begins(&self, slot: u64) -> f64 {
-        start(slot, self.window_nanos())
+        (FixedWindow::begins(self, slot) / 1000) as f64
     }
 }
 

@@ -1,4 +1,5 @@
-//! Fixed window: a count that restarts at every multiple of the window since the Unix epoch.
+//! Fixed window: a count that restarts at every multiple of the window since the Unix epoch, or with every
+//! period of a calendar.
 //!
 //! A known weakness of this algorithm: a client can send up to twice the quota within one window's
 //! time, half on each side of a boundary.
@@ -8,6 +9,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
+use super::calendar::Calendar;
 use super::windowed::{UNIT, Windowed, windowed, windowed_terms};
 use super::{Algorithm, ClientState, Policy, Replenishment, Word};
 use crate::clock::Nanos;
@@ -17,6 +19,9 @@ use crate::error::RuleError;
 use crate::grammar::RuleWords;
 
 /// A limit of `quota` cost units in each window. Leaky by default.
+///
+/// The window is a duration, or as text a calendar's day, week, month or year: `fixed-window 10000/month from=15
+/// tz=Europe/Berlin`. Its length is then the mean length of such a period.
 ///
 /// ```
 /// use earrrl::{Cost, Limit, Mode, Nanos};
@@ -30,6 +35,7 @@ use crate::grammar::RuleWords;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FixedWindow {
     terms: Windowed,
+    calendar: Option<Calendar>,
 }
 
 windowed!(FixedWindow);
@@ -37,7 +43,7 @@ windowed!(FixedWindow);
 /// The cost that a client spent in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The window's index, in windows since the Unix epoch.
+    /// The window's index, in windows since the Unix epoch, or the number of a calendar's period.
     pub window: u64,
     /// The cost spent in that window, in billionths of a unit.
     pub count: u128,
@@ -62,15 +68,74 @@ impl FixedWindow {
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self {
             terms: Windowed::new(quota, window)?,
+            calendar: None,
         })
     }
-}
 
-impl FixedWindow {
+    /// Returns the number of the window that contains `now`: windows since the Unix epoch, or periods of the
+    /// calendar.
+    #[doc(hidden)]
+    #[inline]
+    pub fn number(&self, now: Nanos) -> u64 {
+        match self.calendar {
+            None => self.terms.index(now),
+            Some(calendar) => calendar.number(now),
+        }
+    }
+
+    /// Returns the nanosecond since the Unix epoch at which a window begins.
+    #[doc(hidden)]
+    pub fn begins(&self, window: u64) -> i128 {
+        match self.calendar {
+            None => i128::from(window) * i128::from(self.terms.window),
+            Some(calendar) => calendar.begins(window),
+        }
+    }
+
+    /// Returns true if windows are periods of a calendar.
+    #[doc(hidden)]
+    pub fn is_calendar(&self) -> bool {
+        self.calendar.is_some()
+    }
+
+    /// Returns the wait until the window that contains `now` ends.
+    ///
+    /// ```
+    /// use earrrl::{Limit, Nanos, Rule};
+    /// use std::time::Duration;
+    /// let rule: Rule = "fixed-window 1000/month".parse()?;
+    /// let Limit::FixedWindow(limit) = rule.limit() else { unreachable!() };
+    /// let february = Nanos::from_secs(31 * 86_400);
+    /// assert_eq!(limit.until_window_ends(february), Duration::from_secs(28 * 86_400));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn until_window_ends(&self, now: Nanos) -> Duration {
+        duration_from_nanos(self.until_end(self.number(now), now))
+    }
+
+    /// Returns the nanoseconds from `now` to the end of a window: the present one, or a later one that a
+    /// request with a later clock has begun.
+    fn until_end(&self, window: u64, now: Nanos) -> i128 {
+        self.begins(window + 1) - i128::from(now.get())
+    }
+
+    fn words(&self) -> u128 {
+        self.calendar
+            .map_or_else(|| self.terms.words(), |_| Calendar::WORDS)
+    }
+
+    #[inline]
+    fn word_at(&self, window: u64, place: u128) -> Word {
+        match self.calendar {
+            None => self.terms.word(window, place),
+            Some(_) => Calendar::word(window, place),
+        }
+    }
+
     /// Returns the place, among the words of a window, of every count that is too great for a word. Its
     /// state denies until the end of the window, whatever is refunded.
     fn endless(&self) -> u128 {
-        self.terms.words() - 2
+        self.words() - 2
     }
 }
 
@@ -83,17 +148,35 @@ impl Algorithm for FixedWindow {
 
     const NAMES: &'static [&'static str] = &["fixed-window"];
 
-    const EXAMPLES: &'static [&'static str] =
-        &["fixed-window 5/1s leaky", "fixed-window 20/1m strict"];
+    const EXAMPLES: &'static [&'static str] = &[
+        "fixed-window 5/1s leaky",
+        "fixed-window 20/1m strict",
+        "fixed-window 50/week leaky",
+        "fixed-window 500/month from=31 leaky",
+        "fixed-window 2000/year from=04-06 leaky",
+        #[cfg(feature = "time-zones")]
+        "fixed-window 20/day tz=Europe/Berlin leaky",
+        #[cfg(feature = "time-zones")]
+        "fixed-window 500/month tz=America/New_York leaky",
+    ];
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
-        Ok(Self {
-            terms: Windowed::read(words)?,
-        })
+        let (word, quota, period) = words.quota_per()?;
+        let policy = words.policy(Policy::Leaky)?;
+        let calendar = Calendar::read(period, words)?;
+        let window = match calendar {
+            Some(calendar) => Duration::from_nanos(calendar.mean_nanos()),
+            None => period.time()?,
+        };
+        let limit = Self::new(quota, window).map_err(|error| error.at(word.column))?;
+        Ok(Self { calendar, ..limit }.with_policy(policy))
     }
 
     fn write(&self) -> String {
-        self.terms.write(Self::NAMES[0], "")
+        match self.calendar {
+            None => self.terms.write(Self::NAMES[0], ""),
+            Some(calendar) => self.terms.write_per(Self::NAMES[0], &calendar.text()),
+        }
     }
 
     windowed_terms!();
@@ -107,11 +190,12 @@ impl Algorithm for FixedWindow {
     }
 
     fn meaning(&self) -> [u64; 2] {
-        [self.terms.window, 0]
+        let calendar = self.calendar.map_or(0, |calendar| calendar.meaning());
+        [self.terms.window, calendar]
     }
 
     fn advance(&self, state: Option<Count>, now: Nanos) -> Option<Count> {
-        state.filter(|state| state.window >= self.terms.index(now))
+        state.filter(|state| state.window >= self.number(now))
     }
 
     fn allows(&self, before: Option<&Count>, _now: Nanos, cost: Cost) -> bool {
@@ -119,7 +203,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn charge(&self, before: Option<Count>, now: Nanos, cost: Cost) -> Count {
-        let window = before.map_or(self.terms.index(now), |state| state.window);
+        let window = before.map_or_else(|| self.number(now), |state| state.window);
         Count {
             window,
             count: counted(before.as_ref()).saturating_add(cost.billionths()),
@@ -127,7 +211,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn refund(&self, state: Count, _now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Count> {
-        if state.window != self.terms.index(charged_at) {
+        if state.window != self.number(charged_at) {
             return Some(state);
         }
         let count = state.count.saturating_sub(cost.billionths());
@@ -141,8 +225,8 @@ impl Algorithm for FixedWindow {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<Count> {
-        let window = before.map_or(self.terms.index(now), |state| state.window);
-        let is_gone = self.terms.index(charged_at) < window;
+        let window = before.map_or_else(|| self.number(now), |state| state.window);
+        let is_gone = self.number(charged_at) < window;
         if is_gone {
             before
         } else {
@@ -162,17 +246,17 @@ impl Algorithm for FixedWindow {
         match after {
             _ if cost > self.terms.quota => Wait::Never,
             Some(count) if !self.allows(after, now, cost) => {
-                Wait::from_nanos(self.terms.until_end(count.window, now))
+                Wait::from_nanos(self.until_end(count.window, now))
             }
             _ => Wait::NONE,
         }
     }
 
     fn reset_after(&self, after: Option<&Count>, now: Nanos) -> Duration {
-        duration_from_nanos(after.map_or(0, |count| self.terms.until_end(count.window, now)))
+        duration_from_nanos(after.map_or(0, |count| self.until_end(count.window, now)))
     }
 
-    /// Returns 2^23 units per second of the window.
+    /// Returns 2^23 units per second of the window, and 10^12 units in a calendar's period.
     fn largest_in_words(&self) -> Option<u64> {
         u64::try_from((self.endless() - 1) / UNIT).ok()
     }
@@ -180,12 +264,15 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn word(&self, state: &Count) -> Word {
         let place = state.count.min(self.endless());
-        self.terms.word(state.window, place)
+        self.word_at(state.window, place)
     }
 
     #[inline]
     fn state_of(&self, word: Word) -> Option<Count> {
-        let (window, place) = self.terms.window_and_place(word);
+        let (window, place) = match self.calendar {
+            None => self.terms.window_and_place(word),
+            Some(_) => Calendar::period_and_place(word),
+        };
         let is_endless = place >= self.endless();
         let count = if is_endless { u128::MAX } else { place };
         Some(Count { window, count })
@@ -193,12 +280,12 @@ impl Algorithm for FixedWindow {
 
     /// Returns the word just before those of the present window.
     fn idle(&self, now: Nanos) -> Word {
-        self.terms.word(self.terms.index(now), 0) - 1
+        self.word_at(self.number(now), 0) - 1
     }
 
     /// Returns the last word of the next window: a request with a later clock may have begun it.
     fn greatest(&self, now: Nanos) -> Word {
-        self.terms.word(self.terms.index(now).saturating_add(2), 0) - 1
+        self.word_at(self.number(now).saturating_add(2), 0) - 1
     }
 }
 

@@ -316,7 +316,7 @@ impl Limit {
 
     /// Returns true if the bounded table holds the clients of this limit: under recent-average,
     /// token-bucket and gcra, under fixed-window up to 8,388,608 (2^23) units per second of the
-    /// window, and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
+    /// window (10^12 in a calendar's period), and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
     /// Counts with more digits, their decimals included, are rounded up.
     ///
     /// ```

@@ -10,6 +10,7 @@
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 
+mod calendar;
 pub mod concurrent;
 mod contract;
 pub mod exponential;
@@ -21,6 +22,7 @@ pub mod sliding_counter;
 pub mod sliding_log;
 pub mod sliding_window;
 mod tally;
+mod time_zone;
 pub mod token_bucket;
 mod two_counts;
 mod window_words;

@@ -4,7 +4,11 @@
 //! window that begins `t` ns after the epoch begin at 2^23·t. So every window of the 584 years that a
 //! clock can show has its words, and a later window has greater ones. With counts in billionths of a
 //! unit, they are enough for 2^23 units per second of the window.
+//!
+//! The period of a calendar with the number `n` has the 2^70 words from n·2^70, which are enough for 10^12 units.
+//! They do not depend on the instant at which it begins, which a later version of a time zone may move.
 
+use super::calendar::Calendar;
 use super::contract::Word;
 use super::windowed::Windowed;
 
@@ -36,6 +40,27 @@ impl Windowed {
         let window = nanos / self.window;
         let place = ticks - (u128::from(window * self.window) << BITS);
         (window, place.min(self.words() - 1))
+    }
+}
+
+/// The base-2 logarithm of the number of words of a calendar's period. Days of the 584 years need 18 bits beside it.
+const PERIOD_BITS: u32 = 70;
+
+impl Calendar {
+    /// The number of words of one period.
+    pub(super) const WORDS: u128 = 1 << PERIOD_BITS;
+
+    /// Returns the word at a place among those of the period with the given number.
+    #[inline]
+    pub(super) fn word(period: u64, place: u128) -> Word {
+        (i128::from(period) << PERIOD_BITS) + place as i128 - OFFSET
+    }
+
+    /// Returns the number of the period that a word belongs to, and the word's place among its words.
+    #[inline]
+    pub(super) fn period_and_place(word: Word) -> (u64, u128) {
+        let ticks = word.wrapping_add(OFFSET) as u128;
+        ((ticks >> PERIOD_BITS) as u64, ticks % Self::WORDS)
     }
 }
 

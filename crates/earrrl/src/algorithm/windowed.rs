@@ -45,12 +45,12 @@ impl Windowed {
 
     /// Returns the rule's text, with `options` before the policy.
     pub(super) fn write(&self, name: &str, options: &str) -> String {
-        let window = duration::Text(self.window);
-        format!(
-            "{name} {}/{window}{options} {}",
-            self.quota,
-            self.policy.name()
-        )
+        self.write_per(name, &format!("{}{options}", duration::Text(self.window)))
+    }
+
+    /// Returns the rule's text, with `window` between the quota and the policy.
+    pub(super) fn write_per(&self, name: &str, window: &str) -> String {
+        format!("{name} {}/{window} {}", self.quota, self.policy.name())
     }
 
     pub(super) fn allowance(&self) -> (f64, f64) {

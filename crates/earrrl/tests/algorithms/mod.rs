@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod accuracy;
+mod calendar;
 mod client;
 mod extremes;
 mod properties;

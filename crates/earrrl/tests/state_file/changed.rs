@@ -47,7 +47,7 @@ fn a_file_has_the_text_of_its_latest_rule() {
 }
 
 /// Pairs of rules whose states mean the same.
-const CHANGES: [[&str; 2]; 6] = [
+const CHANGES: [[&str; 2]; 7] = [
     [
         "token-bucket 9 refill=1/365d",
         "token-bucket 9 refill=2/365d",
@@ -62,16 +62,18 @@ const CHANGES: [[&str; 2]; 6] = [
         "recent-average 8/30d period=30d strict",
     ],
     ["fixed-window 9/3650d", "fixed-window 12/3650d"],
+    ["fixed-window 9/year", "fixed-window 12/year strict"],
     ["sliding-counter 9/3650d", "sliding-counter 7/3650d strict"],
 ];
 
 /// Pairs of rules whose states have different meanings.
-const MEANINGS: [[&str; 2]; 6] = [
+const MEANINGS: [[&str; 2]; 7] = [
     [
         "recent-average 4/30d period=30d leaky",
         "recent-average 4/30d period=60d leaky",
     ],
     ["fixed-window 9/3650d", "fixed-window 9/3000d"],
+    ["fixed-window 9/year", "fixed-window 9/year tz=Asia/Kolkata"],
     ["sliding-counter 9/3650d", "sliding-counter 9/3000d"],
     ["token-bucket 9 refill=1/365d", "fixed-window 9/3650d"],
     ["gcra 1/365d burst=9", "sliding-counter 9/3000d"],

@@ -25,11 +25,12 @@ const BUCKET: &str = "token-bucket 5 refill=1/d";
 const AVERAGE: &str = "recent-average 4/30d period=30d leaky";
 
 /// A rule of every algorithm whose states are in files: each admits 5 requests.
-const FIVE: [&str; 6] = [
+const FIVE: [&str; 7] = [
     BUCKET,
     "gcra 1/d burst=5",
     AVERAGE,
     "fixed-window 5/3650d",
+    "fixed-window 5/year tz=Asia/Kolkata",
     "sliding-counter 5/3650d",
     "sliding-counter 5/3650d strict",
 ];

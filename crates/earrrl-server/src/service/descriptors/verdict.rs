@@ -100,7 +100,7 @@ impl Verdict {
         let resets = || whole_seconds(charged.reset_after);
         let reset = match charged.limit.rule.limit() {
             _ if charged.available.is_none() => None,
-            Limit::FixedWindow(limit) => Some(until_window_ends(now, limit.window())),
+            Limit::FixedWindow(limit) => Some(whole_seconds(limit.until_window_ends(now))),
             _ if is_denied => Some(available.seconds.unwrap_or_else(resets)),
             _ => Some(resets()),
         };

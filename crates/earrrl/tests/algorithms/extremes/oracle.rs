@@ -39,8 +39,8 @@ impl History {
             Limit::Exponential(limit) => self.exponential(limit, now, cost),
             Limit::TokenBucket(limit) => self.token_bucket(limit, now, cost),
             Limit::FixedWindow(limit) => {
-                let start = now.get() - now.get() % limit.window_nanos();
-                self.fits(|t| t >= start, cost, limit.quota())
+                let start = limit.begins(limit.number(now));
+                self.fits(|t| i128::from(t) >= start, cost, limit.quota())
             }
             Limit::SlidingLog(limit) => {
                 let age = |t: u64| now.get() - t;

@@ -113,8 +113,34 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
             "column 1: expected a rule without typographic quotes",
         ),
         (
-            "fixed-window 5/month",
-            "column 16: `month` is not a unit such as s, m, h, d; a window of 30 days is `30d`",
+            "gcra 5/month burst=5",
+            "column 8: `month` is not a unit such as s, m, h, d; 30 days are `30d`, and fixed-window takes `month`",
+        ),
+        (
+            "fixed-window 5/1d tz=Europe/Berlin",
+            "column 22: `tz` and `from` need a calendar period, not `1d`: day, week, month or year, as in \
+             `fixed-window 1000/day tz=Europe/Berlin`",
+        ),
+        (
+            "fixed-window 5/month tz=Europe/Berln",
+            "column 25: `Europe/Berln` is not an IANA time zone such as Europe/Berlin or UTC; did you mean \
+             `Europe/Berlin`?",
+        ),
+        (
+            "fixed-window 5/month from=32",
+            "column 27: `32` is not a day of the month from 1 to 31",
+        ),
+        (
+            "fixed-window 5/year from=02-30",
+            "column 26: `02-30` is not a month and a day of it, such as 04-06",
+        ),
+        (
+            "fixed-window 5/week from=3",
+            "column 26: `from` is for months and years; a week begins at midnight of Monday",
+        ),
+        (
+            "sliding-counter 5/week",
+            "column 19: `week` is not a unit such as s, m, h, d; 7 days are `7d`, and fixed-window takes `week`",
         ),
         (
             "5/minute",
@@ -138,7 +164,7 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
         ),
         (
             "fixed-window 60/1m burst=6",
-            "column 20: unknown parameter `burst`; known here: strict, leaky",
+            "column 20: unknown parameter `burst`; known here: strict, leaky, tz, from",
         ),
         ("recent-average", "column 15: expected a rate such as 1/s"),
         (
