@@ -17,6 +17,8 @@ class RateLimits(_native.RateLimits):
     ... def login(request): ...
     """
 
+    __module__ = "earrrl"
+
     def __init__(self, rules=(), path=None, capacity=100_000, **options):
         self._options = {"path": path, "capacity": capacity, **options}
         # The limits on routes by the names of their rules, each with its settings.
