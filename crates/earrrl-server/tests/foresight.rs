@@ -458,6 +458,14 @@ fn clients_are_simulated() {
     };
     assert_eq!(random("7"), random("7"));
     assert_ne!(random("7"), random("8"));
+    let mut crowd = vec!["simulate", "--rule", "gcra 1/s burst=5"];
+    crowd.extend(["--client", "<office> steady 1/s obey workers=5"]);
+    let table = earrrl(&crowd).out;
+    assert!(table.contains("   1  <office>"), "{table}");
+    crowd.extend(["--output", "html"]);
+    let page = earrrl(&crowd).out;
+    assert!(page.contains("<td>1</td><td>&lt;office&gt;</td>"), "{page}");
+    assert!(page.contains("<svg") && page.ends_with("</html>\n"));
     let mistakes = [
         &["simulate"][..],
         &["simulate", "--rule", "gcra 1/s burst=5"],

@@ -26,14 +26,10 @@ pub fn write_start(
     events: u64,
     (from, to): (u64, u64),
 ) -> io::Result<()> {
+    write_head(out, "Who would have been limited")?;
     write!(
         out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>Who would have been limited</title>\n<style>\n{STYLE}</style></head><body>\n\
-         <h1>Who would have been limited</h1>\n\
-         <p>{} of {}, {} to {} UTC.</p>\n\
+        "<p>{} of {}, {} to {} UTC.</p>\n\
          <p class=\"faint\">{} read, {} used, {} skipped{}.</p>\n",
         counted(events, "request"),
         counted(reader.clients.len() as u64, "client"),
@@ -43,6 +39,17 @@ pub fn write_start(
         reader.used(),
         reader.skips.lines(),
         reasons(reader),
+    )
+}
+
+/// Writes the head of a page and its title as a heading.
+pub(crate) fn write_head(out: &mut impl Write, title: &str) -> io::Result<()> {
+    writeln!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style></head><body>\n<h1>{title}</h1>"
     )
 }
 

@@ -30,7 +30,13 @@ pub struct Client {
     pub cost: Cost,
     /// The client's reaction to a denied request.
     pub reaction: Reaction,
+    /// The number of workers that share the client's key, at most [`MAX_WORKERS`]: each sends by the
+    /// whole pattern, and reacts for itself.
+    pub workers: u32,
 }
+
+/// The greatest number of workers of a client.
+pub const MAX_WORKERS: u32 = 10_000;
 
 /// The instants at which a client wants to send.
 ///
@@ -83,7 +89,7 @@ pub enum Reaction {
 impl FromStr for Client {
     type Err = RuleError;
 
-    /// Parses `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
+    /// Parses `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey] [workers=N]`.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut words = RuleWords::new(text);
         let name = words
@@ -106,6 +112,14 @@ impl FromStr for Client {
             None => Cost::ONE,
         };
         let reaction = reaction(&mut words)?;
+        let workers = match words.option("workers")? {
+            Some(word) => {
+                let count = word.text.parse().ok();
+                let count = count.filter(|count| (1..=MAX_WORKERS).contains(count));
+                count.ok_or_else(|| word.expected("1 to 10000 workers"))?
+            }
+            None => 1,
+        };
         words.finish()?;
         Ok(Self {
             name,
@@ -114,6 +128,7 @@ impl FromStr for Client {
             until,
             cost,
             reaction,
+            workers,
         })
     }
 }
@@ -202,6 +217,11 @@ mod tests {
             ("a steady 1/s retry=0s", 20, "is not a time above 0"),
             ("a steady 1/s obey retry=1s", 14, "not both"),
             ("a steady 1/s cost=x", 19, "is not a decimal number"),
+            (
+                "a steady 1/s workers=0",
+                22,
+                "`0` is not 1 to 10000 workers",
+            ),
             ("a steady 1/s sometimes", 14, "sometimes"),
             (
                 "a steady 1/s from=10s until=5s",

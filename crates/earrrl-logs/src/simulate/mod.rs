@@ -8,6 +8,6 @@ mod client;
 mod outcome;
 mod run;
 
-pub use client::{Client, Pattern, Reaction};
-pub use outcome::{Scenario, SimulatedOutcome, figure, write_csv, write_table};
+pub use client::{Client, MAX_WORKERS, Pattern, Reaction};
+pub use outcome::{Scenario, SimulatedOutcome, figure, write_csv, write_html, write_table};
 pub use run::{Attempt, MAX_ATTEMPTS, run};

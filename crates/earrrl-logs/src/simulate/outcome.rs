@@ -1,5 +1,6 @@
 //! The results of a simulation: the requests of each client, and those that each rule permitted.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use earrrl::{Rule, RuleError};
 use super::client::Client;
 use super::run::{Attempt, run};
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
-use crate::text::{csv_field, percent, write_rows};
+use crate::report::page;
+use crate::text::{Html, csv_field, percent, write_rows};
 
 /// Rules, and the clients that are simulated under each of them.
 ///
@@ -49,6 +51,34 @@ struct ClientTally {
     asked: u64,
     permitted: u64,
     denied: Option<(f64, f64)>,
+    /// The number of permitted requests of each worker that has sent one.
+    workers: BTreeMap<usize, u64>,
+}
+
+impl ClientTally {
+    fn add(&mut self, attempt: &Attempt<'_>) {
+        let time = seconds(attempt);
+        let allowed = attempt.decision.allowed;
+        self.asked += 1;
+        self.permitted += u64::from(allowed);
+        *self.workers.entry(attempt.worker).or_default() += u64::from(allowed);
+        if !allowed {
+            let (first, _) = self.denied.unwrap_or((time, time));
+            self.denied = Some((first, time));
+        }
+    }
+
+    /// Returns the number of requests that were permitted to the worker that got least; `None` for a
+    /// client of one worker.
+    fn least_worker(&self, client: &Client) -> Option<u64> {
+        let least = self.workers.values().min().copied();
+        least.filter(|_| client.workers > 1)
+    }
+}
+
+/// Returns the time of an attempt in seconds.
+fn seconds(attempt: &Attempt<'_>) -> f64 {
+    attempt.time.get() as f64 / 1e9
 }
 
 /// The results of all clients under one rule.
@@ -90,22 +120,30 @@ impl SimulatedOutcome {
         let mut tallies = vec![ClientTally::default(); scenario.clients.len()];
         let mut attempts = Vec::new();
         scenario.run(rule, |attempt| {
-            let time = attempt.time.get() as f64 / 1e9;
-            let allowed = attempt.decision.allowed;
-            let tally = &mut tallies[attempt.client];
-            tally.asked += 1;
-            tally.permitted += u64::from(allowed);
-            if !allowed {
-                let (first, _) = tally.denied.unwrap_or((time, time));
-                tally.denied = Some((first, time));
-            }
-            attempts.push((time, allowed));
+            tallies[attempt.client].add(attempt);
+            attempts.push((seconds(attempt), attempt.decision.allowed));
         })?;
         Ok(Self {
             rule: rule.clone(),
             tallies,
             attempts,
         })
+    }
+
+    fn row(&self, client: &Client, tally: &ClientTally) -> [String; HEADER.len()] {
+        let time = |time: Option<f64>| time.map_or("-".into(), |time| format!("{time:.3} s"));
+        let least = tally.least_worker(client);
+        [
+            tally.asked.to_string(),
+            tally.permitted.to_string(),
+            percent(tally.permitted, tally.asked),
+            time(tally.denied.map(|denied| denied.0)),
+            time(tally.denied.map(|denied| denied.1)),
+            least.map_or("-".into(), |least| least.to_string()),
+            client.name.clone(),
+            self.rule.limit().at_once().to_string(),
+            self.rule.to_string(),
+        ]
     }
 
     /// Returns a step curve of the number of requests up to each second: of all, or of the
@@ -125,8 +163,9 @@ impl SimulatedOutcome {
     }
 }
 
-/// Writes a row for each rule and client. The column "at once" is the number of requests that the
-/// rule lets through at once.
+/// Writes a row for each rule and client. The column "least worker" is the number of requests that
+/// were permitted to the worker that got least; "at once" is the number that the rule lets through
+/// at once.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
@@ -135,36 +174,72 @@ pub fn write_table(
     scenario: &Scenario,
     outcomes: &[SimulatedOutcome],
 ) -> io::Result<()> {
-    let header = [
-        "asked",
-        "permitted",
-        "share",
-        "first denied",
-        "last denied",
-        "client",
-        "at once",
-        "rule",
-    ];
-    let mut rows = vec![header.map(str::to_owned)];
-    for outcome in outcomes {
+    let mut all = vec![HEADER.map(str::to_owned)];
+    all.extend(rows(scenario, outcomes));
+    write_rows(out, "", &all)
+}
+
+const HEADER: [&str; 9] = [
+    "asked",
+    "permitted",
+    "share",
+    "first denied",
+    "last denied",
+    "least worker",
+    "client",
+    "at once",
+    "rule",
+];
+
+/// Returns the cells below [`HEADER`].
+fn rows(
+    scenario: &Scenario,
+    outcomes: &[SimulatedOutcome],
+) -> impl Iterator<Item = [String; HEADER.len()]> {
+    outcomes.iter().flat_map(|outcome| {
         // A client with several phases has one tally, under its first phase. The other phases have
         // none.
         let tallies = scenario.clients.iter().zip(&outcome.tallies);
-        for (client, tally) in tallies.filter(|(_, tally)| tally.asked > 0) {
-            let time = |time: Option<f64>| time.map_or("-".into(), |time| format!("{time:.3} s"));
-            rows.push([
-                tally.asked.to_string(),
-                tally.permitted.to_string(),
-                percent(tally.permitted, tally.asked),
-                time(tally.denied.map(|denied| denied.0)),
-                time(tally.denied.map(|denied| denied.1)),
-                client.name.clone(),
-                outcome.rule.limit().at_once().to_string(),
-                outcome.rule.to_string(),
-            ]);
-        }
-    }
-    write_rows(out, "", &rows)
+        let asked = tallies.filter(|(_, tally)| tally.asked > 0);
+        asked.map(|(client, tally)| outcome.row(client, tally))
+    })
+}
+
+/// Writes an HTML page with the figure and the table.
+///
+/// ```
+/// # use earrrl_logs::simulate::Scenario;
+/// # let scenario = Scenario {
+/// #     rules: vec!["fixed-window 60/1m".parse()?],
+/// #     clients: vec!["office steady 1/s obey workers=5".parse()?],
+/// #     duration: std::time::Duration::from_secs(60),
+/// #     seed: 1,
+/// # };
+/// # use earrrl_logs::simulate::{SimulatedOutcome, write_html};
+/// let mut page = Vec::new();
+/// write_html(&mut page, &scenario, &SimulatedOutcome::of(&scenario)?)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Returns the writer's error if writing fails.
+pub fn write_html(
+    out: &mut impl Write,
+    scenario: &Scenario,
+    outcomes: &[SimulatedOutcome],
+) -> io::Result<()> {
+    page::write_head(out, "Simulated clients")?;
+    page::write_figure(out, &figure(scenario, outcomes))?;
+    // The last column comes first, since the first one of a page's table is the name of its row.
+    let turned = |mut row: [String; HEADER.len()]| {
+        row.rotate_right(1);
+        row.map(|cell| Html(cell).to_string()).to_vec()
+    };
+    let header = turned(HEADER.map(str::to_owned));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    page::write_table(out, &header, rows(scenario, outcomes).map(turned))?;
+    page::write_end(out)
 }
 
 /// Writes a line for each attempt, in order, one rule after the other.
@@ -206,7 +281,7 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
                     out,
                     "{},{},{},{},{},{rate},{},{wait}",
                     csv_field(&rule.to_string()),
-                    attempt.time.get() as f64 / 1e9,
+                    seconds(attempt),
                     csv_field(name),
                     attempt.cost,
                     decision.allowed,

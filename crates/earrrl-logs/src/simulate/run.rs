@@ -39,6 +39,8 @@ pub struct Attempt<'a> {
     /// The index of the request's client. Clients with the same name have the index of the first of
     /// them.
     pub client: usize,
+    /// The number of the worker that sends the request, counted over the workers of all clients.
+    pub worker: usize,
     /// The cost of the request.
     pub cost: Cost,
     /// The decision on the request.
@@ -49,8 +51,8 @@ pub struct Attempt<'a> {
 
 /// Simulates the requests that `clients` send before `duration`, and decides each under `rule`.
 /// Calls `each` for every request, in the order of their times, and at equal times in the order of
-/// the clients. Clients with the same name share one state under the rule, so that a client can
-/// change its pattern.
+/// the clients and their workers. Clients with the same name share one state under the rule, so that
+/// a client can change its pattern; so do the workers of a client.
 ///
 /// # Errors
 /// Returns an error if there are more than [`MAX_ATTEMPTS`] requests.
@@ -62,18 +64,25 @@ pub fn run(
     mut each: impl FnMut(&Attempt<'_>),
 ) -> Result<(), RuleError> {
     let end = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let schedule = |(place, client)| Schedule::new(client, seed.wrapping_add(place));
-    let mut schedules: Vec<_> = (0u64..).zip(clients).map(schedule).collect();
+    let workers = clients
+        .iter()
+        .flat_map(|client| (0..client.workers).map(move |worker| (client, worker)));
+    let schedule =
+        |(place, (client, worker))| Schedule::new(client, worker, seed.wrapping_add(place));
+    let mut schedules: Vec<_> = (0u64..).zip(workers).map(schedule).collect();
     let first_named = |client: &Client| clients.iter().position(|c| c.name == client.name);
-    let whose: Vec<usize> = clients.iter().filter_map(first_named).collect();
+    let whose: Vec<usize> = schedules
+        .iter()
+        .filter_map(|schedule| first_named(schedule.client))
+        .collect();
     let mut states: Vec<Option<State>> = clients.iter().map(|_| None).collect();
     let first = schedules
         .iter_mut()
         .enumerate()
-        .filter_map(|(c, s)| Some(Reverse((s.after(None)?, c))));
+        .filter_map(|(worker, s)| Some(Reverse((s.after(None)?, worker))));
     let mut due: BinaryHeap<_> = first.collect();
     let mut attempts = 0;
-    while let Some(Reverse((time, client))) = due.pop() {
+    while let Some(Reverse((time, worker))) = due.pop() {
         if time >= end {
             break;
         }
@@ -84,8 +93,8 @@ pub fn run(
             )));
         }
         let now = Nanos::new(time);
-        let cost = clients[client].cost;
-        let place = whose[client];
+        let cost = schedules[worker].client.cost;
+        let place = whose[worker];
         let (state, decision) = rule
             .limit()
             .decide(states[place].take(), now, cost, Mode::Check);
@@ -93,24 +102,21 @@ pub fn run(
         each(&Attempt {
             time: now,
             client: place,
+            worker,
             cost,
             decision: &decision,
             state: state_after,
         });
         states[place] = state;
-        let wish = next(&clients[client], &mut schedules[client], time, &decision);
-        due.extend(wish.map(|at| Reverse((at, client))));
+        let wish = next(&mut schedules[worker], time, &decision);
+        due.extend(wish.map(|at| Reverse((at, worker))));
     }
     Ok(())
 }
 
-/// Returns the next instant at which a client sends, after the decision on its request at `now`.
-fn next(
-    client: &Client,
-    schedule: &mut Schedule<'_>,
-    now: u64,
-    decision: &Decision,
-) -> Option<u64> {
+/// Returns the next instant at which a worker sends, after the decision on its request at `now`.
+fn next(schedule: &mut Schedule<'_>, now: u64, decision: &Decision) -> Option<u64> {
+    let client = schedule.client;
     let wait = match client.reaction {
         Reaction::Ignore => return schedule.after(None),
         _ if decision.allowed => return schedule.after(Some(now)),
@@ -126,10 +132,12 @@ fn next(
     }
 }
 
-/// The instants at which one client wants to send, in order, in nanoseconds since the start of the
-/// simulation.
+/// The instants at which one worker of a client wants to send, in order, in nanoseconds since the
+/// start of the simulation.
 struct Schedule<'a> {
     client: &'a Client,
+    /// The number of this worker among those of its client.
+    worker: u32,
     random: Random,
     sent: u64,
     /// The last instant of a random client. The instants of other clients follow from their
@@ -138,10 +146,11 @@ struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// Returns the schedule of a client. Only random clients use `seed`.
-    fn new(client: &'a Client, seed: u64) -> Self {
+    /// Returns the schedule of a worker. Only random clients use `seed`.
+    fn new(client: &'a Client, worker: u32, seed: u64) -> Self {
         Self {
             client,
+            worker,
             random: Random::new(seed),
             sent: 0,
             last: 0.0,
@@ -161,12 +170,16 @@ impl<'a> Schedule<'a> {
     fn next(&mut self) -> Option<u64> {
         let number = u128::from(self.sent);
         self.sent += 1;
+        // The starts of the workers are spread over the first gap, or over the time between two bursts.
+        let (worker, workers) = (u128::from(self.worker), u128::from(self.client.workers));
         let offset = match self.client.pattern {
             Pattern::Steady(rate) => {
                 // Computed from the number of requests, so that a rate of 5/3s has gaps of 0.6 s
                 // without accumulating an error.
                 let (amount, per) = rate.parts();
-                number.checked_mul(per.as_nanos() * 1_000_000_000)? / amount.billionths()
+                let of_all = number * workers + worker;
+                of_all.checked_mul(per.as_nanos() * 1_000_000_000)?
+                    / (amount.billionths() * workers)
             }
             Pattern::Random(rate) => {
                 self.last -= (1.0 - self.random.unit()).ln() / rate.per_second_f64() * 1e9;
@@ -175,7 +188,7 @@ impl<'a> Schedule<'a> {
             Pattern::Bursty { size, every, gap } => {
                 let burst = number / u128::from(size);
                 let place = number % u128::from(size);
-                burst * every.as_nanos() + place * gap.as_nanos()
+                (burst * workers + worker) * every.as_nanos() / workers + place * gap.as_nanos()
             }
         };
         let at = Duration::from_nanos(u64::try_from(offset).ok()?).checked_add(self.client.from)?;
@@ -220,6 +233,8 @@ mod tests {
         assert!(times("a steady 5/3s from=7s").eq([7.0, 7.6, 8.2, 8.8, 9.4]));
         assert!(times("a steady 1/s until=3s").eq([0.0, 1.0, 2.0]));
         assert!(times("a bursty 2 every=4s gap=500ms").eq([0.0, 0.5, 4.0, 4.5, 8.0, 8.5]));
+        assert!(times("a steady 1/4s workers=2").eq([0.0, 2.0, 4.0, 6.0, 8.0]));
+        assert!(times("a bursty 2 every=8s workers=2").eq([0.0, 0.0, 4.0, 4.0, 8.0, 8.0]));
         let random: Vec<f64> = times("a random 40/s").collect();
         assert!((340..460).contains(&random.len()), "{}", random.len());
         assert!(random.is_sorted());
@@ -276,6 +291,13 @@ mod tests {
         })
         .unwrap();
         assert_eq!(denied, [0, 0]);
+    }
+
+    #[test]
+    fn workers_share_the_key_and_wait_each_for_itself() {
+        let rule = "fixed-window 1/8s";
+        let shared = [(0.0, true), (4.0, false), (8.0, true), (8.0, false)];
+        assert_eq!(attempts(rule, "a steady 1/8s obey workers=2", 9), shared);
     }
 
     #[test]

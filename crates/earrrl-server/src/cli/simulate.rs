@@ -9,11 +9,14 @@ use clap::ValueEnum;
 use earrrl::Rule;
 
 use super::CliFailure;
-use earrrl_logs::simulate::{Client, Scenario, SimulatedOutcome, write_csv, write_table};
+use earrrl_logs::simulate::{
+    Client, Scenario, SimulatedOutcome, write_csv, write_html, write_table,
+};
 
 /// Simulate clients under rules
 ///
 /// The same seed gives the same requests. Clients with the same name are one client whose requests change.
+/// With workers=N, a client is N workers that share its key, each with the whole pattern.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct SimulateArgs {
@@ -22,7 +25,7 @@ pub(crate) struct SimulateArgs {
     rules: Vec<Rule>,
 
     /// A client: NAME, then steady RATE, random RATE or bursty N every=T [gap=T], then [from=T]
-    /// [until=T] [cost=C] [retry=T | obey]; may be given several times
+    /// [until=T] [cost=C] [retry=T | obey] [workers=N]; may be given several times
     #[arg(long = "client", value_name = "CLIENT", required = true)]
     clients: Vec<Client>,
 
@@ -63,6 +66,8 @@ enum SimulateOutput {
     Table,
     /// One line for each attempt
     Csv,
+    /// A page with the table and the figure
+    Html,
 }
 
 /// Runs `earrrl simulate`.
@@ -79,6 +84,7 @@ pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
     match args.output {
         SimulateOutput::Table => write_table(&mut out, &scenario, &outcomes)?,
         SimulateOutput::Csv => write_csv(&mut out, &scenario)?,
+        SimulateOutput::Html => write_html(&mut out, &scenario, &outcomes)?,
     }
     out.flush()?;
     if let Some(path) = &args.plot {
