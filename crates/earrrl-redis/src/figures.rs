@@ -41,7 +41,7 @@ pub(crate) fn standing<'a>(
         at = if judged.is_empty() { *now } else { at };
         judged.push((
             rule,
-            Judgement::new(rule, allowed, || figures.retry_after),
+            Judgement::new(rule, allowed, || figures.earliest),
             figures,
         ));
     }
@@ -77,12 +77,7 @@ impl<'a> ObservedCharge<'a> {
             }
             state => state,
         };
-        let wait = || {
-            limit
-                .step(state.clone(), now, cost, Mode::Peek)
-                .2
-                .retry_after
-        };
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.earliest;
         let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
         Self {
             rule,

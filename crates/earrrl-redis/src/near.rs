@@ -112,7 +112,7 @@ fn deny(rule: &Rule, line: &mut Line, (cost, mode): (Cost, Mode), now: Nanos) ->
 }
 
 fn answer(rule: &Rule, allowed: bool, now: Nanos, figures: &Figures) -> Decision {
-    let judgement = Judgement::new(rule, allowed, || figures.retry_after);
+    let judgement = Judgement::new(rule, allowed, || figures.earliest);
     combine(now, [(rule, &judgement, figures)].into_iter())
 }
 
@@ -265,7 +265,7 @@ impl Call {
         }
         let good_for = self.good_for(charged.clone(), one.at);
         outage::adopt(&self.shared, &self.request, observed, vec![charged]);
-        let wait = decision.retry_after;
+        let wait = decision.earliest();
         // Sent while the client is locked, so that its next request finds the units.
         let mut answer = Some((answer, decision));
         let mut send = || {

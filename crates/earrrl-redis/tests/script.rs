@@ -106,7 +106,8 @@ async fn the_script_agrees_with_the_engine() {
                     rate
                 );
                 let wait = verdict
-                    .retry_after()
+                    .decision()
+                    .earliest()
                     .duration()
                     .map_or(0.0, |wait| wait.as_secs_f64());
                 prop_assert!((answer.retry_after - wait).abs() <= 2e-6 + wait * 1e-6);

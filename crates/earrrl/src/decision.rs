@@ -267,10 +267,12 @@ pub struct Decision {
     pub limit: f64,
     /// The number of requests of cost 1 that would be allowed now in sequence.
     pub remaining: u64,
-    /// The shortest wait after which the same request is allowed if nothing else is sent.
-    /// [`Wait::NONE`] if every enforcing rule allows the request. A shadow-banned request has a
-    /// wait, although it is answered as allowed.
+    /// The wait that the client is told: [`earliest`](Self::earliest), or the time until the place that the request
+    /// got in the queue of a rule with [`Waits::Queue`](crate::algorithm::Waits::Queue). [`Wait::NONE`] if every
+    /// enforcing rule allows the request. A shadow-banned request has a wait, although it is answered as allowed.
     pub retry_after: Wait,
+    /// The nanoseconds by which the place in the queue is later than the shortest wait.
+    pub(crate) queued: u64,
     /// The wait until the client's past requests no longer affect decisions, if nothing else is
     /// sent.
     pub reset_after: Duration,
@@ -290,9 +292,34 @@ impl Decision {
             allowed: true,
             outcome: Outcome::Allow,
             retry_after: Wait::NONE,
+            queued: 0,
             delay: Duration::ZERO,
             over: Places::NONE,
             ..self
+        }
+    }
+
+    /// Returns the shortest wait after which the same request is allowed if nothing else is sent.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Mode, Nanos, Rule};
+    /// let rule: Rule = "recent-average 1/s half-life=1s".parse()?;
+    /// let mut state = None;
+    /// let mut decide = || {
+    ///     let before = state.take();
+    ///     let (after, decision) = rule.limit().decide(before, Nanos::from_secs(1), Cost::ONE, Mode::Check);
+    ///     state = after;
+    ///     decision
+    /// };
+    /// let (first, second) = ([decide(), decide(), decide()][2], decide());
+    /// assert_eq!(first.retry_after, first.earliest());
+    /// assert!(second.retry_after > second.earliest());
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn earliest(&self) -> Wait {
+        match self.retry_after {
+            Wait::For(told) => Wait::For(told.saturating_sub(Duration::from_nanos(self.queued))),
+            Wait::Never => Wait::Never,
         }
     }
 
@@ -324,14 +351,28 @@ impl Decision {
             rate: figures.rate,
             limit: figures.limit,
             remaining: figures.remaining,
-            retry_after: if allowed {
-                Wait::NONE
-            } else {
-                figures.retry_after
-            },
+            retry_after: Wait::NONE,
+            queued: 0,
             reset_after: figures.reset_after,
             delay: Duration::ZERO,
             over: Places(u64::from(!allowed)),
+        }
+        .with_waits(match allowed {
+            true => [Wait::NONE; 2],
+            false => [figures.earliest, figures.retry_after],
+        })
+    }
+
+    /// Sets the shortest wait, and the one that the client is told.
+    pub(crate) fn with_waits(self, [earliest, told]: [Wait; 2]) -> Self {
+        let queued = match (earliest, told) {
+            (Wait::For(earliest), Wait::For(told)) => told.saturating_sub(earliest).as_nanos(),
+            _ => 0,
+        };
+        Self {
+            retry_after: told,
+            queued: u64::try_from(queued).unwrap_or(u64::MAX),
+            ..self
         }
     }
 }
@@ -405,6 +446,8 @@ pub struct Figures {
     /// The remaining quota; see [`Decision::remaining`].
     pub remaining: u64,
     /// The shortest wait after which a request of the same cost is allowed.
+    pub earliest: Wait,
+    /// The wait that the client is told if this rule denies the request; see [`Decision::retry_after`].
     pub retry_after: Wait,
     /// The wait until the client is as good as new; see [`Decision::reset_after`].
     pub reset_after: Duration,

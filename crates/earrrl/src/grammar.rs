@@ -1,8 +1,8 @@
 //! The grammar of rules: parses one line of text.
 //!
 //! ```text
-//! recent-average 1/s half-life=10s [strict|leaky]     (or period=60s)
-//! exponential 60/1m [leaky|strict]
+//! recent-average 1/s half-life=10s [strict|leaky] [waits=queue|first]     (or period=60s)
+//! exponential 60/1m [leaky|strict] [waits=queue|first]
 //! token-bucket 60 refill=1/s                          (also: credit-pool)
 //! gcra 1/s burst=60
 //! fixed-window 60/1m [leaky|strict]
@@ -26,10 +26,13 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::nearest::nearest;
 use crate::parameter::Rate;
-use crate::policy::Policy;
+use crate::policy::{Policy, Waits};
 
 /// The longest accepted text of a rule, in bytes.
 pub(crate) const LONGEST: usize = 512;
+/// The error about a queue under a limit that has none.
+const NO_QUEUE: &str = "`waits` is for strict recent-average and strict exponential; leave it out: \
+                        other limits tell the first possible time";
 
 /// Returns `; did you mean …?` if a known name is similar to the wrong one, or an empty string.
 pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
@@ -249,6 +252,17 @@ impl<'a> RuleWords<'a> {
         )
     }
 
+    /// Parses the option `waits` of an average. A queue is the default under strict, and needs it.
+    pub(crate) fn waits(&mut self, policy: Policy) -> Result<Waits, RuleError> {
+        let word = self.option("waits")?;
+        match (word.map(|word| (word, word.text)), policy) {
+            (None, _) | (Some((_, "queue")), Policy::Strict) => Ok(Waits::Queue),
+            (Some((_, "first")), _) => Ok(Waits::First),
+            (Some((word, "queue")), _) => Err(word.error(NO_QUEUE.into())),
+            (Some((word, _)), _) => Err(word.expected("first or queue")),
+        }
+    }
+
     /// Returns an error if any word is left.
     pub fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
@@ -258,6 +272,9 @@ impl<'a> RuleWords<'a> {
                     None => (*word, "unexpected"),
                 };
                 let (known, name, wrong) = (self.used.join(", "), name.text, name.quoted());
+                if name == "waits" {
+                    return Err(word.error(NO_QUEUE.into()));
+                }
                 let meant = did_you_mean(name, self.used.iter().copied());
                 Err(word.error(format!("{problem} {wrong}; known here: {known}{meant}")))
             }

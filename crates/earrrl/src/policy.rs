@@ -33,6 +33,36 @@ impl Policy {
     }
 }
 
+/// The time that a denied request is told to wait.
+///
+/// ```
+/// use earrrl::{Rule, algorithm::Waits};
+///
+/// let average: Rule = "recent-average 1/s half-life=10s strict".parse()?;
+/// assert_eq!(average.limit().waits(), Waits::Queue);
+/// let login: Rule = "recent-average 10/1h half-life=1h strict waits=first".parse()?;
+/// assert_eq!(login.limit().waits(), Waits::First);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Waits {
+    /// The time until one request would be allowed. Every denied request is told the same instant.
+    First,
+    /// The time until a place of its own in a queue, so that programs that share a key do not come back together and
+    /// deny each other. The default of strict averages, and possible only for them.
+    Queue,
+}
+
+impl Waits {
+    /// Returns the waits under a policy: only strict limits have a queue.
+    pub(crate) fn under(self, policy: Policy) -> Self {
+        match policy {
+            Policy::Strict => self,
+            Policy::Leaky => Self::First,
+        }
+    }
+}
+
 /// The kind of a decision.
 ///
 /// ```

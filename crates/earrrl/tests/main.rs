@@ -6,3 +6,4 @@ mod conformance;
 mod order;
 mod starts;
 mod state_file;
+mod waits;

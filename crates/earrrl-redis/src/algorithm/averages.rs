@@ -72,7 +72,8 @@ impl OnRedis for Exponential {
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let rate = record.number()?;
         let at = nanos(record.number()?);
-        Some(State::Exponential(Measured { at, rate }))
+        let place = None;
+        Some(State::Exponential(Measured { at, rate, place }))
     }
 
     fn adds(&self) -> bool {

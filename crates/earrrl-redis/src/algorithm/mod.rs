@@ -366,9 +366,10 @@ pub(crate) fn moved(limit: &Limit, state: State, from: Nanos, to: Nanos) -> Stat
             let count = average.count(Some(&moment), from);
             State::RecentAverage(average.state_with_count(count, to).unwrap_or(moment))
         }
-        (_, State::Exponential(Measured { at, rate })) => State::Exponential(Measured {
+        (_, State::Exponential(Measured { at, rate, .. })) => State::Exponential(Measured {
             at: Nanos::new(slot(at.get())),
             rate,
+            place: None,
         }),
         (_, State::TokenBucket(Moment(ticks))) => {
             State::TokenBucket(Moment(ticks + by * TokenBucket::TICKS_PER_NANO))

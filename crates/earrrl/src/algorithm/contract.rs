@@ -11,11 +11,11 @@ use crate::decision::{Figures, Wait};
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 use crate::held::Held;
-use crate::policy::{Mode, Policy, Replenishment};
+use crate::policy::{Mode, Policy, Replenishment, Waits};
 
 /// A state that consists of a single instant, in ticks since the Unix epoch.
 ///
-/// A tick is 2^-20 ns under recent-average, and 1/720,720 ns under token-bucket. Every instant of the next 4000 years fits into 88 bits. Under one limit, the
+/// A tick is 2^-21 ns under recent-average, and 1/720,720 ns under token-bucket. Every instant of the next 2000 years fits into 88 bits. Under one limit, the
 /// client with the greater instant has recently sent more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
@@ -138,6 +138,12 @@ pub trait Algorithm: Sized {
     /// Returns the state with the request stored in it. The cost must be above zero.
     fn charge(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State;
 
+    /// Returns the state with a denied request stored in it, as [`charge`](Self::charge) does, and with a place in
+    /// the queue for it if the limit has one.
+    fn deny(&self, before: Option<Self::State>, now: Nanos, cost: Cost) -> Self::State {
+        self.charge(before, now, cost)
+    }
+
     /// Returns the state without a request that was stored at `charged_at`; `None` if the state
     /// becomes empty.
     fn refund(
@@ -201,6 +207,16 @@ pub trait Algorithm: Sized {
     /// nothing else.
     fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
 
+    /// Returns the wait that a denied request is told, given the state after [`deny`](Self::deny).
+    fn told(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait {
+        self.retry_after(after, now, cost)
+    }
+
+    /// Returns the waits that denied requests are told.
+    fn waits(&self) -> Waits {
+        Waits::First
+    }
+
     /// Returns the wait until the client's past requests no longer affect decisions.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 
@@ -263,7 +279,9 @@ pub(crate) fn judge<A: Algorithm>(
         Mode::Peek => false,
     };
     let stores = stores && !cost.is_zero();
-    let after = if stores {
+    let after = if stores && !allowed && mode == Mode::Check {
+        Some(algorithm.deny(before, now, cost))
+    } else if stores {
         Some(algorithm.charge(before, now, cost))
     } else {
         before
@@ -281,26 +299,30 @@ pub(crate) struct Judged<S> {
     pub(crate) after: Option<S>,
     pub(crate) allowed: bool,
     /// True if the request was stored in the state.
-    #[cfg_attr(
-        not(feature = "std"),
-        expect(dead_code, reason = "only what keeps states asks")
-    )]
     pub(crate) stores: bool,
 }
 
-/// Computes the figures of a decision from the estimate before it and the state after it.
+/// Computes the figures of a decision from the estimate before it and the state after it. `is_told` is true if that
+/// state has stored the request as a denied one.
 pub(crate) fn figures<A: Algorithm>(
     algorithm: &A,
     estimate: Option<f64>,
     after: Option<&A::State>,
+    is_told: bool,
     now: Nanos,
     cost: Cost,
 ) -> Figures {
+    let earliest = algorithm.retry_after(after, now, cost);
     Figures {
         rate: estimate.or_else(|| algorithm.counted(after, now)),
         limit: algorithm.limit(),
         remaining: algorithm.remaining(after, now),
-        retry_after: algorithm.retry_after(after, now, cost),
+        earliest,
+        retry_after: if is_told {
+            algorithm.told(after, now, cost)
+        } else {
+            earliest
+        },
         reset_after: algorithm.reset_after(after, now),
     }
 }

@@ -14,7 +14,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, ClientState, Policy, Replenishment, Word};
+use super::places::{Places, waits_text};
+use super::{Algorithm, ClientState, Policy, Replenishment, Waits};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -50,6 +51,8 @@ pub struct Exponential {
     limit: Cost,
     period: u64,
     policy: Policy,
+    waits: Waits,
+    places: Places,
     /// The greatest average that is allowed: `limit · (1 + TOLERANCE)`.
     most: f64,
 }
@@ -61,6 +64,8 @@ pub struct Measured {
     pub at: Nanos,
     /// The average rate at that time, in cost units per period.
     pub rate: f64,
+    /// The number of the last place in the queue that a denied request got under [`Waits::Queue`].
+    pub place: Option<u64>,
 }
 
 impl ClientState for Measured {}
@@ -86,10 +91,13 @@ impl Exponential {
             return Err(RuleError::out_of_range(format!("{limit} is above 1e9")).of("limit"));
         }
         let period = parameter::span("period", period)?;
+        let per_second = limit.as_f64() / (period as f64 / 1e9);
         Ok(Self {
             limit,
             period,
             policy: Policy::Leaky,
+            waits: Waits::Queue,
+            places: Places::new(per_second),
             most: limit.as_f64() * (1.0 + TOLERANCE),
         })
     }
@@ -107,6 +115,12 @@ impl Exponential {
     /// ```
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
+    }
+
+    /// Sets the waits that denied requests are told under [`Policy::Strict`]; [`Waits::Queue`] by default. Under
+    /// [`Policy::Leaky`] they are always [`Waits::First`].
+    pub fn with_waits(self, waits: Waits) -> Self {
+        Self { waits, ..self }
     }
 
     /// Returns the cost that is allowed per period.
@@ -157,6 +171,14 @@ impl Exponential {
         before.map_or(cost, |state| {
             average(self.periods_since(state, now), cost, state.rate).max(cost)
         })
+    }
+
+    /// Returns an instant close to the first one at which a request of `cost` is allowed, as Redis computes it too. The
+    /// places begin there.
+    fn about_earliest(&self, state: &Measured, cost: Cost) -> Nanos {
+        let periods = ln(state.rate / self.most) + cost.as_f64() / self.most;
+        let nanos = (periods * self.period as f64).max(0.0) as u64;
+        Nanos::new(state.at.get().saturating_add(nanos))
     }
 
     /// Returns the nanoseconds from `now` to the instant that is `x` periods after `state`.
@@ -224,16 +246,18 @@ impl Algorithm for Exponential {
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, period) = words.quota()?;
         let limit = Self::new(quota, period).map_err(|error| error.at(word.column))?;
-        Ok(limit.with_policy(words.policy(Policy::Leaky)?))
+        let policy = words.policy(Policy::Leaky)?;
+        Ok(limit.with_policy(policy).with_waits(words.waits(policy)?))
     }
 
     fn write(&self) -> String {
         let period = duration::Text(self.period);
         format!(
-            "{} {}/{period} {}",
+            "{} {}/{period} {}{}",
             Self::NAMES[0],
             self.limit,
-            self.policy.name()
+            self.policy.name(),
+            waits_text(self.policy, self.waits)
         )
     }
 
@@ -258,7 +282,7 @@ impl Algorithm for Exponential {
     }
 
     fn meaning(&self) -> [u64; 2] {
-        [self.period, 0]
+        [self.period, 1]
     }
 
     fn advance(&self, state: Option<Measured>, _now: Nanos) -> Option<Measured> {
@@ -274,7 +298,17 @@ impl Algorithm for Exponential {
         Measured {
             at: before.map_or(now, |state| state.at.max(now)),
             rate,
+            place: before.and_then(|state| state.place),
         }
+    }
+
+    fn deny(&self, before: Option<Measured>, now: Nanos, cost: Cost) -> Measured {
+        let after = self.charge(before, now, cost);
+        let place = (self.waits() == Waits::Queue).then(|| {
+            self.places
+                .next(after.place, self.about_earliest(&after, cost), cost)
+        });
+        Measured { place, ..after }
     }
 
     /// Returns an approximation, since the state does not tell how much of the average the request
@@ -303,18 +337,7 @@ impl Algorithm for Exponential {
         Some(Measured {
             at: before.map_or(now, |state| state.at.max(now)),
             rate,
-        })
-    }
-
-    /// Returns the 128 bits of the state, which is too large for the table.
-    fn word(&self, state: &Measured) -> Word {
-        (i128::from(state.at.get()) << 64) | i128::from(state.rate.to_bits())
-    }
-
-    fn state_of(&self, word: Word) -> Option<Measured> {
-        Some(Measured {
-            at: Nanos::new((word >> 64) as u64),
-            rate: f64::from_bits(word as u64),
+            place: before.and_then(|state| state.place),
         })
     }
 
@@ -343,6 +366,21 @@ impl Algorithm for Exponential {
         };
         let wait = self.nanos_until(least_wait(cost, state.rate, self.most), state, now);
         Wait::from_nanos(self.settle(state, now, cost, wait.max(1)))
+    }
+
+    fn told(&self, after: Option<&Measured>, now: Nanos, cost: Cost) -> Wait {
+        let shortest = self.retry_after(after, now, cost);
+        match after.and_then(|after| Some((after.place?, after))) {
+            Some((last, after)) => {
+                let earliest = self.about_earliest(after, cost);
+                self.places.told(last, earliest, now, shortest)
+            }
+            None => shortest,
+        }
+    }
+
+    fn waits(&self) -> Waits {
+        self.waits.under(self.policy)
     }
 
     fn reset_after(&self, after: Option<&Measured>, now: Nanos) -> Duration {
@@ -399,7 +437,11 @@ mod tests {
             let limit = Exponential::new(Cost::from_units(quota), period).unwrap();
             for _ in 0..500 {
                 let rate = quota as f64 * (1.0 + 3.0 * random.unit());
-                let state = Measured { at, rate };
+                let state = Measured {
+                    at,
+                    rate,
+                    place: None,
+                };
                 let now = at + Duration::from_nanos(random.below(1_000_000));
                 let cost = Cost::from_units(1 + random.below(quota));
                 let wait = limit.retry_after(Some(&state), now, cost);

@@ -15,7 +15,7 @@ use crate::decision::{Decision, Figures};
 use crate::error::RuleError;
 use crate::grammar::{self, RuleWords, Word};
 use crate::held::Held;
-use crate::policy::{Mode, Policy, Replenishment};
+use crate::policy::{Mode, Policy, Replenishment, Waits};
 
 impl Limit {
     /// Judges a request and stores it as `mode` requires. This pure function is the core of the
@@ -243,6 +243,11 @@ impl Limit {
         each!(self, limit => limit.policy())
     }
 
+    /// Returns the waits that denied requests are told.
+    pub fn waits(&self) -> Waits {
+        each!(self, limit => limit.waits())
+    }
+
     /// Returns the allowed rate, in cost units per second.
     ///
     /// ```
@@ -390,10 +395,15 @@ fn step<A: Stored<State>>(
 ) -> (Option<State>, bool, Figures) {
     let mut estimate = None;
     let before = state.and_then(A::open);
-    let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |before| {
+    let Judged {
+        after,
+        allowed,
+        stores,
+    } = judge(limit, before, now, cost, mode, |before| {
         estimate = limit.estimate(before, now, cost);
     });
-    let figures = figures(limit, estimate, after.as_ref(), now, cost);
+    let is_told = stores && !allowed && mode == Mode::Check;
+    let figures = figures(limit, estimate, after.as_ref(), is_told, now, cost);
     (after.map(A::wrap), allowed, figures)
 }
 

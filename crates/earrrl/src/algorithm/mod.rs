@@ -17,6 +17,7 @@ pub mod exponential;
 pub mod fixed_window;
 mod limit;
 mod list;
+mod places;
 pub mod recent_average;
 pub mod sliding_counter;
 pub mod sliding_log;
@@ -47,7 +48,7 @@ list::algorithms! {
     Concurrent concurrent,
 }
 
-pub use crate::policy::{Mode, Policy, Replenishment};
+pub use crate::policy::{Mode, Policy, Replenishment, Waits};
 pub use contract::{Algorithm, ClientState, Moment, Word};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};

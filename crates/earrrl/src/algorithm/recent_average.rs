@@ -11,6 +11,10 @@
 //!   `V = max + ln(1 + e^(-λ|V₁-V₂|))/λ`, which needs no clock. Counts of several nodes are merged
 //!   in the same way.
 //!
+//! Under strict, a client whose requests are denied has places in a queue; see `places.rs`. While there are any, the
+//! lowest bits of the instant are the number of the last place, and the lowest one is 1. So the state is still one
+//! instant, which is then precise to 2^-13 ns. Other instants are even.
+//!
 //! Source: "EARRRL – the Estimated Average Recent Request Rate Limiter" and its companion
 //! "Teaching abusive users a lesson with recent average rate limiters" (CEWMA).
 
@@ -19,7 +23,8 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::contract::moments_are_words;
-use super::{Algorithm, Moment, Policy, Replenishment, Word};
+use super::places::{Places, waits_text};
+use super::{Algorithm, Moment, Policy, Replenishment, Waits, Word};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -31,8 +36,12 @@ use crate::parameter::{self, Rate};
 
 /// Ticks per nanosecond. Whole nanoseconds would be too coarse: a request moves the state by about
 /// `c/r` seconds, and its rounding error adds up over `r/λ` requests.
-const TICKS_PER_NANO: i128 = 1 << 20;
-const TICKS_PER_SEC: f64 = 1e9 * TICKS_PER_NANO as f64;
+const TICKS_PER_NANO: i128 = STEP << 20;
+/// The ticks between two instants without a place. All computed ticks are whole steps.
+const STEP: i128 = 2;
+const STEPS_PER_SEC: f64 = 1e9 * (TICKS_PER_NANO / STEP) as f64;
+/// The number of lowest bits that have a place: 1, and seven bits of its number.
+const PLACE_BITS: u32 = 8;
 /// The relative tolerance of comparisons with the limit, so that rounding does not deny the last
 /// request of a whole limit.
 const TOLERANCE: f64 = 1e-9;
@@ -55,11 +64,13 @@ pub struct RecentAverage {
     rate: Rate,
     averaging: Averaging,
     policy: Policy,
-    /// `λ` per tick. The two periods below are the e-folding time `1/λ`, in ticks and in seconds.
+    waits: Waits,
+    places: Places,
+    /// `λ` per tick. The two periods below are the e-folding time `1/λ`, in steps and in seconds.
     lambda: f64,
     /// `λ` per tick, in cells of the table of increments (see `arithmetic/softplus.rs`).
     cells: f64,
-    period_ticks: f64,
+    period_steps: f64,
     period_secs: f64,
     /// The greatest count that is allowed: `B · (1 + TOLERANCE)`.
     most: f64,
@@ -144,18 +155,21 @@ impl RecentAverage {
         };
         let limit = parameter::rate("rate", rate)?.per_second_f64();
         let most = limit * period_secs * (1.0 + TOLERANCE);
-        let period_ticks = period_secs * TICKS_PER_SEC;
+        let period_steps = period_secs * STEPS_PER_SEC;
+        let period_ticks = period_steps * STEP as f64;
         Ok(Self {
             rate,
             averaging,
             policy: Policy::Strict,
+            waits: Waits::Queue,
+            places: Places::new(limit),
             lambda: 1.0 / period_ticks,
             cells: CELLS / period_ticks,
-            period_ticks,
+            period_steps,
             period_secs,
             most,
-            threshold: (ln(most) * period_ticks) as i128,
-            reset: (ln(100.0 / (period_secs * limit)) * period_ticks) as i128,
+            threshold: (ln(most) * period_steps) as i128 * STEP,
+            reset: (ln(100.0 / (period_secs * limit)) * period_steps) as i128 * STEP,
         })
     }
 
@@ -172,6 +186,23 @@ impl RecentAverage {
     /// ```
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
+    }
+
+    /// Sets the waits that denied requests are told under [`Policy::Strict`]; [`Waits::Queue`] by default. Under
+    /// [`Policy::Leaky`] they are always [`Waits::First`].
+    ///
+    /// ```
+    /// # use earrrl::{Policy, Rate};
+    /// # use earrrl::algorithm::{Algorithm, RecentAverage, Waits};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
+    /// assert_eq!(limit.waits(), Waits::Queue);
+    /// assert_eq!(limit.with_waits(Waits::First).waits(), Waits::First);
+    /// assert_eq!(limit.with_policy(Policy::Leaky).waits(), Waits::First);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    pub fn with_waits(self, waits: Waits) -> Self {
+        Self { waits, ..self }
     }
 
     /// Returns the allowed rate.
@@ -230,7 +261,31 @@ impl RecentAverage {
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
         let apart = ticks_as_f64(a.0 - b.0).abs() * self.cells;
-        Moment(a.0.max(b.0) + round_to_ticks(softplus_of_cells(apart) * self.period_ticks))
+        let increment = round_to_steps(softplus_of_cells(apart) * self.period_steps);
+        Moment(a.0.max(b.0) + increment * STEP)
+    }
+
+    /// Returns the state that follows on `before`, with the places that are still ahead.
+    #[cold]
+    #[inline(never)]
+    fn keep_place(&self, before: Moment, after: Moment) -> Moment {
+        let after = Moment(after.0 & -STEP);
+        let last = self.last_place(before);
+        let ahead = last.and_then(|last| self.places.ahead(last, self.earliest(after)));
+        ahead.map_or(after, |place| with_place(after, place))
+    }
+
+    /// Returns the number of the last place that was given to the client.
+    fn last_place(&self, state: Moment) -> Option<u64> {
+        let has_place = has_place(state) && self.waits() == Waits::Queue;
+        let bits = (state.0 >> 1) as u64;
+        has_place.then(|| self.places.last(bits, self.earliest(state)))
+    }
+
+    /// Returns the first instant at which a request is allowed.
+    fn earliest(&self, state: Moment) -> Nanos {
+        let nanos = div_ceil(state.0 - self.threshold, TICKS_PER_NANO);
+        Nanos::new(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
     /// Returns the state of a client that sent `cost` at `now` and nothing else.
@@ -248,7 +303,7 @@ impl RecentAverage {
     /// the cost is known.
     #[inline(never)]
     fn alone_at(&self, now: i128, cost: Cost) -> Moment {
-        Moment(now + (ln(cost.as_f64()) * self.period_ticks) as i128)
+        Moment(now + (ln(cost.as_f64()) * self.period_steps) as i128 * STEP)
     }
 
     /// Returns the state of a client whose count is `count` at `now`. The count is capped at 1e30;
@@ -264,7 +319,7 @@ impl RecentAverage {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
-        let age = || (ln(count.min(1e30)) * self.period_ticks) as i128;
+        let age = || (ln(count.min(1e30)) * self.period_steps) as i128 * STEP;
         (count > 0.0).then(|| Moment(ticks(now) + age()))
     }
 
@@ -284,10 +339,23 @@ fn ticks(now: Nanos) -> i128 {
     i128::from(now.get()) * TICKS_PER_NANO
 }
 
-/// Rounds to the nearest tick. Most increments are at most ln 2 periods and fit 64 bits; requests
+#[inline]
+fn has_place(state: Moment) -> bool {
+    state.0 & 1 == 1
+}
+
+/// Returns the nearest state that has the lowest bits of a place.
+fn with_place(state: Moment, place: u64) -> Moment {
+    const BITS: i128 = 1 << PLACE_BITS;
+    let low = i128::from(place) << 1 | 1;
+    let up = (low - state.0).rem_euclid(BITS);
+    Moment(state.0 + up - if up > BITS / 2 { BITS } else { 0 })
+}
+
+/// Rounds to the nearest step. Most increments are at most ln 2 periods and fit 64 bits; requests
 /// with a very large cost take the slower 128-bit conversion.
 #[inline]
-fn round_to_ticks(increment: f64) -> i128 {
+fn round_to_steps(increment: f64) -> i128 {
     if increment < 9e18 {
         (increment + 0.5) as i64 as i128
     } else {
@@ -328,7 +396,8 @@ impl Algorithm for RecentAverage {
                 return Err(word.error("expected either half-life or period, not both".into()));
             }
         };
-        Ok(limit.with_policy(words.policy(Policy::Strict)?))
+        let policy = words.policy(Policy::Strict)?;
+        Ok(limit.with_policy(policy).with_waits(words.waits(policy)?))
     }
 
     fn write(&self) -> String {
@@ -339,9 +408,10 @@ impl Algorithm for RecentAverage {
         let name = Self::NAMES[0];
         let time = duration::Text(time.as_nanos() as u64);
         format!(
-            "{name} {} {option}={time} {}",
+            "{name} {} {option}={time} {}{}",
             self.rate,
-            self.policy.name()
+            self.policy.name(),
+            waits_text(self.policy, self.waits)
         )
     }
 
@@ -366,10 +436,10 @@ impl Algorithm for RecentAverage {
         None
     }
 
-    /// Returns the averaging period. The allowed rate does not matter, since a state depends on the
-    /// period alone.
+    /// Returns the averaging period, and the version of the state. The allowed rate does not matter, since a
+    /// state depends on the period alone.
     fn meaning(&self) -> [u64; 2] {
-        [self.period_secs.to_bits(), 0]
+        [self.period_secs.to_bits(), 1]
     }
 
     #[inline]
@@ -385,7 +455,23 @@ impl Algorithm for RecentAverage {
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
         let alone = self.alone(now, cost);
-        before.map_or(alone, |before| self.merge(before, alone))
+        let Some(before) = before else { return alone };
+        let after = self.merge(before, alone);
+        if has_place(before) {
+            return self.keep_place(before, after);
+        }
+        after
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn deny(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
+        let after = self.charge(before, now, cost);
+        if self.waits() == Waits::First {
+            return after;
+        }
+        let last = before.and_then(|before| self.last_place(before));
+        with_place(after, self.places.next(last, self.earliest(after), cost))
     }
 
     /// Subtracts `c·e^(-λ(now-t₀))` from the count. The new state does not depend on the present
@@ -393,7 +479,8 @@ impl Algorithm for RecentAverage {
     fn refund(&self, v: Moment, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Moment> {
         let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) * self.lambda;
         let share = cost.as_f64() * exp(-apart);
-        (share < 1.0 - 1e-12).then(|| Moment(v.0 + (ln_1p(-share) * self.period_ticks) as i128))
+        let moved = || (ln_1p(-share) * self.period_steps) as i128 * STEP;
+        (share < 1.0 - 1e-12).then(|| self.keep_place(v, Moment(v.0 + moved())))
     }
 
     fn charge_past(
@@ -420,6 +507,18 @@ impl Algorithm for RecentAverage {
     fn retry_after(&self, after: Option<&Moment>, now: Nanos, _cost: Cost) -> Wait {
         let over = after.map_or(0, |v| v.0 - self.threshold - ticks(now));
         Wait::from_nanos(div_ceil(over, TICKS_PER_NANO))
+    }
+
+    fn told(&self, after: Option<&Moment>, now: Nanos, cost: Cost) -> Wait {
+        let shortest = self.retry_after(after, now, cost);
+        match after.and_then(|after| Some((self.last_place(*after)?, *after))) {
+            Some((last, after)) => self.places.told(last, self.earliest(after), now, shortest),
+            None => shortest,
+        }
+    }
+
+    fn waits(&self) -> Waits {
+        self.waits.under(self.policy)
     }
 
     fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {

@@ -31,7 +31,7 @@ pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 
-use crate::algorithm::exponential::{Exponential, Measured};
+use crate::algorithm::exponential::Exponential;
 use crate::algorithm::{Algorithm, Judged, Limit, Mode, State, in_words, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
@@ -569,29 +569,30 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request whose client has an average. It is copied like a word, so that the figures, some of which
     /// are the solutions of equations, are computed only on demand.
     #[inline(never)]
-    fn decide_average(
-        &self,
-        limit: &Exponential,
+    fn decide_average<'a>(
+        &'a self,
+        limit: &'a Exponential,
         key: KeyHash,
         cost: Cost,
         now: Nanos,
         mode: Mode,
-    ) -> Verdict<'_> {
+    ) -> Verdict<'a> {
         let decide = |state: Option<State>| {
             let before = match state {
                 Some(State::Exponential(before)) => Some(before),
                 _ => None,
             };
             let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
-            let word = |state: &Measured| limit.word(state);
             let verdict = Verdict {
                 rule: &self.rule,
                 now,
                 cost,
                 allowed,
-                details: Details::Words {
-                    before: before.as_ref().map(word),
-                    after: after.as_ref().map(word),
+                details: Details::Averages {
+                    limit,
+                    before,
+                    after,
+                    mode,
                 },
             };
             (after.map(State::Exponential), verdict)
@@ -745,6 +746,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let details = Details::Words {
             before: word,
             after,
+            mode,
         };
         Some((
             change,

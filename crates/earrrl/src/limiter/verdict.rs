@@ -1,10 +1,11 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Word, each, figures};
+use crate::algorithm::exponential::{Exponential, Measured};
+use crate::algorithm::{Algorithm, Limit, Mode, Word, each, figures};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Decision, Figures, Outcome, Wait};
+use crate::decision::{Decision, Outcome, Wait};
 use crate::rule::Rule;
 
 /// The answer to a request. The verdict itself is computed at once, and all figures only on demand.
@@ -26,16 +27,23 @@ pub struct Verdict<'a> {
     pub(super) now: Nanos,
     pub(super) cost: Cost,
     pub(super) allowed: bool,
-    pub(super) details: Details,
+    pub(super) details: Details<'a>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Details {
-    /// The states before and after the request, as words of up to 128 bits, under a rule that denies requests
-    /// over its limit.
+pub(super) enum Details<'a> {
+    /// The states before and after the request, under a rule that denies requests over its limit.
     Words {
         before: Option<Word>,
         after: Option<Word>,
+        mode: Mode,
+    },
+    /// The same for exponential, whose states are no words.
+    Averages {
+        limit: &'a Exponential,
+        before: Option<Measured>,
+        after: Option<Measured>,
+        mode: Mode,
     },
     Whole(Decision),
 }
@@ -157,7 +165,7 @@ impl Verdict<'_> {
         self.decision().remaining
     }
 
-    /// Returns the shortest wait after which the same request is allowed if nothing else is sent.
+    /// Returns the wait that the client is told; see [`Decision::retry_after`].
     ///
     /// ```
     /// # use earrrl::{Limiter, ManualClock, Nanos, Rule};
@@ -202,27 +210,49 @@ impl Verdict<'_> {
     pub fn decision(&self) -> Decision {
         match self.details {
             Details::Whole(decision) => decision,
-            Details::Words { before, after } => {
-                let figures = each!(self.rule.limit(), limit => self.figures(limit, before, after));
-                Decision::single(self.allowed, self.now, figures)
-            }
+            Details::Words {
+                before,
+                after,
+                mode,
+            } => each!(self.rule.limit(), limit => {
+                let state = |word: Option<Word>| limit.state_of(word?);
+                self.decision_of(limit, state(before), state(after), is_told(&before, &after, mode))
+            }),
+            Details::Averages {
+                before,
+                after,
+                mode,
+                limit,
+            } => self.decision_of(limit, before, after, is_told(&before, &after, mode)),
         }
     }
 
-    fn figures<A: Algorithm>(
+    fn decision_of<A: Algorithm>(
         &self,
         limit: &A,
-        before: Option<Word>,
-        after: Option<Word>,
-    ) -> Figures {
-        let state = |word: Option<Word>| {
-            limit.advance(word.and_then(|word| limit.state_of(word)), self.now)
-        };
-        let before = state(before);
-        let after = state(after);
+        before: Option<A::State>,
+        after: Option<A::State>,
+        is_told: bool,
+    ) -> Decision {
+        let before = limit.advance(before, self.now);
+        let after = limit.advance(after, self.now);
         let estimate = limit.estimate(before.as_ref(), self.now, self.cost);
-        figures(limit, estimate, after.as_ref(), self.now, self.cost)
+        let is_told = is_told && !self.allowed;
+        let figures = figures(
+            limit,
+            estimate,
+            after.as_ref(),
+            is_told,
+            self.now,
+            self.cost,
+        );
+        Decision::single(self.allowed, self.now, figures)
     }
+}
+
+/// Returns true if a check has stored its request, so that a denied one has a place in the queue.
+fn is_told<S: PartialEq>(before: &S, after: &S, mode: Mode) -> bool {
+    mode == Mode::Check && before != after
 }
 
 impl fmt::Debug for Verdict<'_> {

@@ -95,7 +95,7 @@ impl<'a> Part<'a> {
         (
             state,
             (
-                Judgement::new(self.rule, allowed, || figures.retry_after),
+                Judgement::new(self.rule, allowed, || figures.earliest),
                 figures,
             ),
         )
@@ -132,7 +132,7 @@ impl<'a> Part<'a> {
         (
             after,
             (
-                Judgement::new(self.rule, allowed, || figures.retry_after),
+                Judgement::new(self.rule, allowed, || figures.earliest),
                 figures,
             ),
         )

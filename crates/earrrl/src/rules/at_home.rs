@@ -11,7 +11,7 @@ use crate::decision::{Brief, Decision, Outcome, Wait};
 use crate::held::Held;
 use crate::rules::part::Part;
 use crate::rules::word_request::WordRequest;
-use crate::rules::{Judgement, Report, outcome_of, wait_of};
+use crate::rules::{Judgement, Report, outcome_of, waits_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
 
@@ -130,7 +130,7 @@ impl AtHome<'_> {
         let judgement = self.judgement();
         let outcome = outcome_of(rule, judgement, judgement.passes());
         let wait = match outcome {
-            Outcome::Deny => wait_of(rule, &self.request),
+            Outcome::Deny => waits_of(rule, &self.request)[1],
             _ => Wait::For(judgement.hold.unwrap_or_default()),
         };
         Brief {
@@ -161,11 +161,11 @@ impl AtHome<'_> {
     /// the state first, and `None`, with nothing stored, if no word is the new state.
     #[inline(always)]
     fn apply(&mut self, mode: Mode) -> Option<bool> {
-        if mode != Mode::Charge || self.part.cost.is_zero() {
+        if mode == Mode::Peek || self.part.cost.is_zero() {
             self.request.leave();
             return Some(self.seen.apply(Change::Keep));
         }
-        Some(self.seen.apply(Change::Store(self.request.charge()?)))
+        Some(self.seen.apply(Change::Store(self.request.store(mode)?)))
     }
 }
 
@@ -176,8 +176,8 @@ impl Report for AtHome<'_> {
     }
 
     #[inline]
-    fn retry_after(&self) -> Wait {
-        self.request.retry_after()
+    fn waits(&self) -> [Wait; 2] {
+        self.request.waits()
     }
 
     #[inline]

@@ -306,7 +306,7 @@ impl<'r> AtomicRequest<'r, '_> {
         for (part, answer) in self.parts.iter().zip(answers) {
             let now = self.now;
             let mode = answer.judgement().settle(Mode::Check, pass);
-            if mode == Mode::Charge
+            if mode != Mode::Peek
                 && let RuleVerdict::Elsewhere(_, figures) = answer
                 && let Some(shard) = self.shards.of(part)
             {
@@ -346,11 +346,11 @@ impl Report for RuleVerdict<'_> {
         }
     }
 
-    fn retry_after(&self) -> Wait {
+    fn waits(&self) -> [Wait; 2] {
         match self {
-            Self::AtHome(client) => client.retry_after(),
+            Self::AtHome(client) => client.waits(),
             Self::Elsewhere(_, figures) => {
-                figures.map_or(Wait::NONE, |figures| figures.retry_after())
+                figures.map_or([Wait::NONE; 2], |figures| figures.waits())
             }
         }
     }

@@ -62,12 +62,18 @@ impl Judgement {
         self.allowed || self.hold.is_some() || !self.enforces
     }
 
-    /// Returns [`Mode::Charge`] if the rule must store the request, and [`Mode::Peek`] if not.
-    /// `all_pass` is true if the request passes every rule.
+    /// Returns [`Mode::Peek`] if the rule must not store the request, [`Mode::Check`] if it must store it as a denied
+    /// one, and else [`Mode::Charge`]. `all_pass` is true if the request passes every rule.
     #[inline]
     pub fn settle(&self, mode: Mode, all_pass: bool) -> Mode {
         let leaky = all_pass && (self.allowed || self.hold.is_some());
         match mode {
+            // Stores a denied request too, and gives it a place in the queue.
+            Mode::Check
+                if self.policy == Policy::Strict && !self.allowed && self.hold.is_none() =>
+            {
+                mode
+            }
             Mode::Check if self.policy == Policy::Strict || leaky => Mode::Charge,
             Mode::Check => Mode::Peek,
             Mode::Charge | Mode::Peek => mode,
@@ -85,7 +91,7 @@ pub fn decide_all(
 ) -> Decision {
     let judge = |(&(rule, cost), state): (&(&Rule, Cost), &Option<State>)| {
         let (_, allowed, figures) = rule.limit().step(state.clone(), now, cost, Mode::Peek);
-        Judgement::new(rule, allowed, || figures.retry_after)
+        Judgement::new(rule, allowed, || figures.earliest)
     };
     let judgements: Vec<Judgement> = charges.iter().zip(states.iter()).map(judge).collect();
     let all_pass = judgements.iter().all(Judgement::passes);
@@ -108,8 +114,9 @@ pub fn decide_all(
 pub trait Report {
     /// Returns the remaining quota; see [`Figures::remaining`].
     fn remaining(&self) -> u64;
-    /// Returns the wait; see [`Figures::retry_after`].
-    fn retry_after(&self) -> Wait;
+    /// Returns the shortest wait, and the one that the client is told; see [`Figures::earliest`] and
+    /// [`Figures::retry_after`].
+    fn waits(&self) -> [Wait; 2];
     /// Returns the measured rate, the allowed rate, and the wait until the client is as good as
     /// new. Only the rule that determines the decision is asked.
     fn standing(&self) -> (Option<f64>, f64, Duration);
@@ -120,8 +127,8 @@ impl Report for Figures {
         self.remaining
     }
 
-    fn retry_after(&self) -> Wait {
-        self.retry_after
+    fn waits(&self) -> [Wait; 2] {
+        [self.earliest, self.retry_after]
     }
 
     fn standing(&self) -> (Option<f64>, f64, Duration) {
@@ -140,6 +147,7 @@ const fn unjudged(at: Nanos) -> Decision {
         limit: 0.0,
         remaining: u64::MAX,
         retry_after: Wait::NONE,
+        queued: 0,
         reset_after: Duration::ZERO,
         delay: Duration::ZERO,
         over: Places::NONE,
@@ -174,11 +182,12 @@ pub fn combine<'a, R: Report + 'a>(
             }
             continue;
         }
-        let wait = if all_pass {
-            Wait::NONE
+        let waits = if all_pass {
+            [Wait::NONE; 2]
         } else {
-            wait_of(rule, report)
+            waits_of(rule, report)
         };
+        let wait = waits[0];
         let decides = match (all_pass, judgement.passes()) {
             (true, _) => deciding.is_none() || remaining < answer.remaining,
             (false, true) => false,
@@ -187,7 +196,7 @@ pub fn combine<'a, R: Report + 'a>(
         if decides {
             (answer.rule, deciding) = (place, Some((wait, report)));
         }
-        add_outcome(&mut answer, (rule, judgement), (remaining, wait), all_pass);
+        add_outcome(&mut answer, (rule, judgement), (remaining, waits), all_pass);
     }
     if let Some((_, report)) = deciding {
         (answer.rate, answer.limit, answer.reset_after) = report.standing();
@@ -201,7 +210,7 @@ pub fn combine<'a, R: Report + 'a>(
 fn add_outcome(
     answer: &mut Decision,
     (rule, judgement): (&Rule, &Judgement),
-    (remaining, wait): (u64, Wait),
+    (remaining, [earliest, told]): (u64, [Wait; 2]),
     all_pass: bool,
 ) {
     answer.remaining = answer.remaining.min(remaining);
@@ -210,17 +219,21 @@ fn add_outcome(
         .delay
         .max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
     if !all_pass && rule.action().enforces() {
-        answer.retry_after = answer.retry_after.max(wait);
+        let waits = [
+            answer.earliest().max(earliest),
+            answer.retry_after.max(told),
+        ];
+        *answer = answer.with_waits(waits);
     }
 }
 
-/// Returns the wait until the rule lets the request pass. A delaying rule lets it pass as soon as
-/// it would hold it for at most `max`.
-fn wait_of(rule: &Rule, report: &impl Report) -> Wait {
-    match (rule.action(), report.retry_after()) {
+/// Returns the waits until the rule lets the request pass: the shortest one, and the one that the client is told. A
+/// delaying rule lets it pass as soon as it would hold it for at most `max`.
+fn waits_of(rule: &Rule, report: &impl Report) -> [Wait; 2] {
+    report.waits().map(|wait| match (rule.action(), wait) {
         (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),
         (_, wait) => wait,
-    }
+    })
 }
 
 fn outcome_of(rule: &Rule, judgement: &Judgement, all_pass: bool) -> Outcome {

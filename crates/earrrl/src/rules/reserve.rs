@@ -123,6 +123,7 @@ pub fn crowded(peeked: Decision, place: usize) -> Decision {
         outcome: Outcome::Deny,
         rule: place,
         retry_after: CROWDED,
+        queued: 0,
         delay: Duration::ZERO,
         ..peeked
     };

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Word, in_words};
+use crate::algorithm::{Algorithm, Limit, Mode, Word, in_words};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
@@ -19,6 +19,8 @@ pub(crate) struct WordRequest<'a> {
     pub(super) judgement: Judgement,
     before: Word,
     after: Word,
+    /// True if `after` has the request stored as a denied one.
+    is_told: bool,
 }
 
 impl<'a> WordRequest<'a> {
@@ -30,16 +32,21 @@ impl<'a> WordRequest<'a> {
             let allowed = limit.allows(before.as_ref(), now, cost);
             let wait = || limit.retry_after(before.as_ref(), now, cost);
             let judgement = Judgement::new(rule, allowed, wait);
-            Some(Self { rule, cost, now, judgement, before: word, after: word })
+            Some(Self { rule, cost, now, judgement, before: word, after: word, is_told: false })
         }, else None)
     }
 
-    /// Stores the request, and returns the new word; `None` if no word is the new state.
+    /// Stores the request, as a denied one if `mode` is [`Mode::Check`], and returns the new word; `None` if no word is
+    /// the new state.
     #[inline(always)]
-    pub(crate) fn charge(&mut self) -> Option<Word> {
+    pub(crate) fn store(&mut self, mode: Mode) -> Option<Word> {
+        self.is_told = mode == Mode::Check;
         self.after = in_words!(self.rule.limit(), limit => {
             let before = limit.advance(limit.state_of(self.before), self.now);
-            limit.word(&limit.charge(before, self.now, self.cost))
+            limit.word(&match mode {
+                Mode::Check => limit.deny(before, self.now, self.cost),
+                _ => limit.charge(before, self.now, self.cost),
+            })
         }, else return None);
         Some(self.after)
     }
@@ -48,6 +55,7 @@ impl<'a> WordRequest<'a> {
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.after = self.before;
+        self.is_told = false;
     }
 
     /// Returns the word of a client whose reservation is corrected to the actual cost; `None` if no
@@ -89,18 +97,23 @@ impl Report for WordRequest<'_> {
     }
 
     #[inline]
-    fn retry_after(&self) -> Wait {
+    fn waits(&self) -> [Wait; 2] {
         let Self {
             rule,
             cost,
             now,
             after,
+            is_told,
             ..
         } = self;
         in_words!(rule.limit(), limit => {
             let after = limit.advance(limit.state_of(*after), *now);
-            limit.retry_after(after.as_ref(), *now, *cost)
-        }, else Wait::NONE)
+            let earliest = limit.retry_after(after.as_ref(), *now, *cost);
+            match is_told {
+                true => [earliest, limit.told(after.as_ref(), *now, *cost)],
+                false => [earliest; 2],
+            }
+        }, else [Wait::NONE; 2])
     }
 
     #[inline]

@@ -62,7 +62,7 @@ impl TopClient {
             retry_after: if allowed {
                 Wait::NONE
             } else {
-                figures.retry_after
+                figures.earliest
             },
             reset_after: figures.reset_after,
         }

@@ -327,7 +327,7 @@ impl Name {
             rate: latest.rate,
             limit: latest.limit,
             remaining: latest.remaining,
-            retry_after: match latest.retry_after {
+            retry_after: match latest.earliest() {
                 Wait::For(wait) => Wait::For(wait.saturating_sub(elapsed)),
                 Wait::Never => Wait::Never,
             },

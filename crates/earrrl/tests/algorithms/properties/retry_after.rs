@@ -65,7 +65,7 @@ proptest! {
         if decision.allowed {
             prop_assert_eq!(decision.retry_after, Wait::NONE);
         } else {
-            prop_assert_eq!(decision.retry_after, report.retry_after);
+            prop_assert_eq!(decision.earliest(), report.earliest);
             prop_assert!(decision.retry_after > Wait::NONE);
         }
         check_wait(&client, now, cost, report.retry_after, &shares)?;

@@ -112,13 +112,14 @@ fn check_answer(
     let waits: Vec<Wait> = rules
         .iter()
         .zip(&reports)
-        .map(|(rule, report)| match (rule.action(), report.retry_after) {
+        .map(|(rule, report)| match (rule.action(), report.earliest) {
             (Action::Quarantine | Action::Observe, _) => Wait::NONE,
             (Action::Delay { max }, Wait::For(wait)) => Wait::For(wait.saturating_sub(max)),
             (_, wait) => wait,
         })
         .collect();
-    prop_assert_eq!(Some(answer.retry_after), waits.iter().copied().max());
+    prop_assert_eq!(Some(answer.earliest()), waits.iter().copied().max());
+    prop_assert!(answer.retry_after >= answer.earliest());
     prop_assert!(!opinions[from].passes);
     let denying = waits
         .iter()
