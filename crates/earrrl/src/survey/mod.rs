@@ -4,19 +4,18 @@ mod names;
 mod rates;
 #[cfg(test)]
 mod tests;
-mod top;
 
 use core::time::Duration;
+use std::collections::HashSet;
 use std::vec::Vec;
 
 pub use names::{Name, NameOptions, Names};
 pub use rates::{Above, RateBucket, Rates};
-use top::Highest;
 
 use crate::clock::Nanos;
 use crate::decision::{Figures, Wait};
 use crate::rule::Rule;
-use crate::store::Clients;
+use crate::store::{Clients, Passed, StateRef};
 
 /// The result of one walk over the clients of a rule.
 #[derive(Clone, Debug)]
@@ -93,5 +92,58 @@ impl Survey {
             top: top.collect(),
             rates,
         }
+    }
+}
+
+/// The clients with the highest usage, in memory for twice as many as are wanted.
+struct Highest {
+    count: usize,
+    found: Vec<Passed>,
+    /// The usage below which no client is among the highest.
+    least: f64,
+}
+
+impl Highest {
+    fn new(count: usize) -> Self {
+        Self {
+            count,
+            found: Vec::new(),
+            least: 0.0,
+        }
+    }
+
+    /// Keeps a client if it may be among the highest.
+    #[inline]
+    fn offer(&mut self, passed: Passed) {
+        if passed.usage < self.least {
+            return;
+        }
+        self.found.push(passed);
+        if self.found.len() > self.count.saturating_mul(2) {
+            self.sort();
+            self.found.truncate(self.count);
+            self.least = self.found.last().map_or(f64::MAX, |lowest| lowest.usage);
+        }
+    }
+
+    /// Sorts the clients, the highest first. Words order clients whose usage is too high for a double.
+    fn sort(&mut self) {
+        let word = |one: &Passed| match one.held {
+            StateRef::Word(word) => word,
+            StateRef::Key(_) => 0,
+        };
+        self.found.sort_unstable_by(|a, b| {
+            let by_usage = b.usage.total_cmp(&a.usage);
+            by_usage.then_with(|| word(b).cmp(&word(a)))
+        });
+    }
+
+    /// Returns the selected clients, the highest first, each once.
+    fn into_sorted(mut self) -> Vec<Passed> {
+        self.sort();
+        self.found.truncate(self.count);
+        let mut seen = HashSet::new();
+        self.found.retain(|one| seen.insert(one.fingerprint));
+        self.found
     }
 }
