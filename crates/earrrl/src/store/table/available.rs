@@ -2,9 +2,8 @@
 //! memory that the system promised but does not have kills the process instead of returning an
 //! error.
 
-#[cfg(any(target_os = "linux", test))]
 use std::path::{Path, PathBuf};
-#[cfg(any(target_os = "linux", test))]
+use std::string::String;
 use std::vec::Vec;
 
 /// The size in bytes below which available memory is not checked.
@@ -22,54 +21,38 @@ pub(crate) fn half_of_what_is_left() -> usize {
 }
 
 /// Returns the bytes of memory that this process can use: those of the machine, or the smallest
-/// limit of its control groups if that is less.
-#[cfg(target_os = "linux")]
+/// limit of its control groups if that is less. `None` if the system does not report them.
 pub fn total() -> Option<u64> {
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let machine = read(Path::new("/proc/meminfo"));
-    let machine = machine.and_then(|text| kilobytes(&text, "MemTotal:"));
-    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let most = |group: Group| read(&group.folder.join(group.most))?.trim().parse().ok();
-    groups_of(&groups)
-        .into_iter()
-        .filter_map(most)
-        .chain(machine)
-        .min()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub fn total() -> Option<u64> {
-    None
+    least("MemTotal:", |group| {
+        read(&group.folder.join(group.most))?.trim().parse().ok()
+    })
 }
 
 /// Returns the bytes of memory that are left to this process: those of the machine, or of the
 /// control group with the least left if that is less.
-#[cfg(target_os = "linux")]
 fn available() -> Option<u64> {
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let machine =
-        read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
-    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let left = |Group { folder, most, used }| {
+    least("MemAvailable:", |Group { folder, most, used }| {
         let most = read(&folder.join(most))?;
         let used = read(&folder.join(used))?;
         let cached = read(&folder.join("memory.stat")).and_then(|text| reclaimable(&text));
         group_left(&most, &used, cached.unwrap_or(0))
-    };
-    groups_of(&groups)
-        .into_iter()
-        .filter_map(left)
-        .chain(machine)
-        .min()
+    })
 }
 
-#[cfg(not(target_os = "linux"))]
-fn available() -> Option<u64> {
-    None
+/// Returns the least of a line of `/proc/meminfo` and the bytes of the control groups. Systems
+/// other than Linux have neither.
+fn least(line: &str, of_group: impl FnMut(Group) -> Option<u64>) -> Option<u64> {
+    let machine = read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, line));
+    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let left = groups_of(&groups).into_iter().filter_map(of_group);
+    left.chain(machine).min()
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
 }
 
 /// A control group, with the names of its files for the memory limit and the memory in use.
-#[cfg(any(target_os = "linux", test))]
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     folder: PathBuf,
@@ -80,7 +63,6 @@ struct Group {
 /// Returns the control groups (of either version) that limit this process's memory: its own and
 /// their ancestors, from the text of `/proc/self/cgroup`. Inside a container, some of their folders
 /// may not be visible.
-#[cfg(any(target_os = "linux", test))]
 fn groups_of(text: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in text.lines() {
@@ -108,7 +90,6 @@ fn groups_of(text: &str) -> Vec<Group> {
 }
 
 /// Returns the value of a line of `/proc/meminfo`, in bytes.
-#[cfg(any(target_os = "linux", test))]
 fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -117,7 +98,6 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
 
 /// Returns the bytes left in a group; `None` if it has no limit ("max"). Cached files do not count
 /// as used, since the kernel drops them on demand.
-#[cfg(any(target_os = "linux", test))]
 fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
     let most = most.trim().parse::<u64>().ok()?;
     let used = used.trim().parse::<u64>().ok()?;
@@ -125,7 +105,6 @@ fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
 }
 
 /// Returns `inactive_file` of `memory.stat`, in bytes.
-#[cfg(any(target_os = "linux", test))]
 fn reclaimable(stat: &str) -> Option<u64> {
     let of = |name| stat.lines().find_map(|line| line.strip_prefix(name));
     of("total_inactive_file ")
