@@ -275,39 +275,32 @@ impl Folder {
 
     /// Opens a file that is no state file, or creates it.
     pub(super) fn open_or_create(&self, name: &str) -> Result<File, StateError> {
-        let path = self.path.join(name);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(
-            &self.file,
-            name,
-            flags | OFlags::NONBLOCK,
-            Mode::RUSR | Mode::WUSR,
-        )
-        .map_err(|error| StateError::io(&path, "open", error))?;
-        let file = File::from(file);
-        self.check(&file, &path)?;
-        Ok(file)
+        self.open_checked(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Opens a file that exists, after checking that only this user can use it.
+    /// Opens a state file that exists.
     pub(super) fn open_file(&self, name: &FileName) -> Result<File, StateError> {
-        let path = self.path_of(name);
         let access = if self.is_read_only {
             OFlags::RDONLY
         } else {
             OFlags::RDWR
         };
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat(&self.file, name.text(), flags, Mode::empty())
-            .map_err(|error| StateError::io(&path, "open", error))?;
-        let file = File::from(file);
+        self.open_checked(&name.text(), access)
+    }
+
+    /// Opens a file, and checks that only this user can use it.
+    fn open_checked(&self, name: &str, flags: OFlags) -> Result<File, StateError> {
+        let path = self.path.join(name);
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.file, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|error| StateError::io(&path, "open", error))?);
         self.check(&file, &path)?;
         Ok(file)
     }
 
     /// Returns an error unless the file is regular, has this user as its owner, no other names, no
     /// permissions for others, and is on a file system that is known to be safe.
-    pub(super) fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
+    fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
         let stat = self.stat(file, path)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(StateError::refused(

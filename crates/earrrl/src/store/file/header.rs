@@ -17,6 +17,7 @@
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
+use core::fmt;
 use core::hash::Hasher;
 use std::format;
 use std::path::Path;
@@ -62,6 +63,20 @@ pub(super) struct HeaderFault {
 }
 
 impl HeaderFault {
+    pub(super) fn new(
+        field: &'static str,
+        found: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        let found = found.to_string();
+        let expected = expected.to_string();
+        Self {
+            field,
+            found,
+            expected,
+        }
+    }
+
     pub(super) fn of(self, path: &Path) -> StateError {
         StateError::refused(path, self.field, self.found, self.expected)
     }
@@ -108,15 +123,20 @@ impl FileHeader {
         let wanted = wanted.and_then(|sets| sets.checked_add(before_sets as u64));
         if wanted != Some(bytes) || header.sets < 2 {
             let expected = wanted.map_or_else(|| "fewer sets".into(), |wanted| wanted.to_string());
-            return Err(fault("length", format!("{bytes} bytes"), expected));
+            return Err(HeaderFault::new(
+                "length",
+                format!("{bytes} bytes"),
+                expected,
+            ));
         }
         Ok(header)
     }
 
     fn read(page: &[u8; FIXED]) -> Result<Self, HeaderFault> {
         if page[..8] != MAGIC {
-            let expected = "the first bytes of a state file".into();
-            return Err(fault("magic", format!("{:02x?}", &page[..8]), expected));
+            let found = format!("{:02x?}", &page[..8]);
+            let expected = "the first bytes of a state file";
+            return Err(HeaderFault::new("magic", found, expected));
         }
         expect("byte order", four(page, 8), BYTE_ORDER)?;
         expect("layout version", four(page, 12), VERSION)?;
@@ -132,7 +152,7 @@ impl FileHeader {
                 "{:016x}: the header is damaged",
                 checksum(&page[..CHECKSUM])
             );
-            return Err(fault("checksum", found, expected));
+            return Err(HeaderFault::new("checksum", found, expected));
         }
         let length = usize::from(u16::from_ne_bytes([page[80], page[81]]));
         let rule = page.get(TEXT..TEXT + length).unwrap_or_default();
@@ -160,19 +180,11 @@ fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), HeaderFa
     if found == expected {
         return Ok(());
     }
-    Err(fault(
+    Err(HeaderFault::new(
         field,
         format!("{found:#x}"),
         format!("{expected:#x}"),
     ))
-}
-
-fn fault(field: &'static str, found: String, expected: String) -> HeaderFault {
-    HeaderFault {
-        field,
-        found,
-        expected,
-    }
 }
 
 /// Returns the part of a file's name that stands for the meaning of its states: the algorithm, the parameters

@@ -95,11 +95,8 @@ impl Live {
                 "at most ten years after the wall clock, {:?}",
                 Nanos::new(present.wall)
             );
-            return Err(HeaderFault {
-                field: "time",
-                found: format!("{:?}", Nanos::new(latest)),
-                expected,
-            });
+            let found = format!("{:?}", Nanos::new(latest));
+            return Err(HeaderFault::new("time", found, expected));
         }
         if let Ok(anchor) = self.anchor(present) {
             return Ok(anchor);
@@ -124,45 +121,25 @@ impl Live {
     pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, HeaderFault> {
         let checksum = self.0[ANCHOR].load(Acquire);
         let stored: [u64; ANCHOR] = core::array::from_fn(|nth| self.0[nth].load(Relaxed));
-        let fault = |field, found, expected| {
-            Err(HeaderFault {
-                field,
-                found,
-                expected,
-            })
-        };
+        let fault = |field, found, expected| Err(HeaderFault::new(field, found, expected));
         if sum(&stored) != checksum {
+            let found = format!("{checksum:016x}");
             let expected = format!("{:016x}: the clock is damaged", sum(&stored));
-            return fault(
-                "checksum of the clock",
-                format!("{checksum:016x}"),
-                expected,
-            );
+            return fault("checksum of the clock", found, expected);
         }
         let [wall, boot, high, low, offset] = stored;
         let boot_id = u128::from(high) << 64 | u128::from(low);
         if boot_id != present.boot_id {
-            return fault(
-                "boot id",
-                format!("{boot_id:032x}"),
-                format!("{:032x}", present.boot_id),
-            );
+            let [found, expected] = [boot_id, present.boot_id].map(|id| format!("{id:032x}"));
+            return fault("boot id", found, expected);
         }
         if offset as i64 != present.offset {
-            let found = offset as i64;
-            let expected = present.offset;
-            return fault(
-                "time namespace",
-                format!("{found} ns"),
-                format!("{expected} ns"),
-            );
+            let [found, expected] = [offset as i64, present.offset].map(|by| format!("{by} ns"));
+            return fault("time namespace", found, expected);
         }
         if boot > present.boot {
-            return fault(
-                "boot time",
-                format!("{boot} ns"),
-                format!("at most {} ns", present.boot),
-            );
+            let expected = format!("at most {} ns", present.boot);
+            return fault("boot time", format!("{boot} ns"), expected);
         }
         Ok(anchor(wall, boot, boot_id))
     }

@@ -181,11 +181,7 @@ impl CheckedFile {
         let limit = stored_limit(&header)
             .and_then(|limit| match limit.meaning() == wanted.limit.meaning() {
                 true => Ok(limit),
-                false => Err(HeaderFault {
-                    field: "rule",
-                    found: header.rule.clone(),
-                    expected: wanted.limit.text(),
-                }),
+                false => Err(HeaderFault::new("rule", &header.rule, wanted.limit.text())),
             })
             .map_err(refuse)?;
         Ok(Self {
@@ -336,12 +332,7 @@ pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> 
         return Ok(());
     }
     let found = format!("{own:?}");
-    let expected = format!("{shared:?}");
-    Err(HeaderFault {
-        field: "clock",
-        found,
-        expected,
-    })
+    Err(HeaderFault::new("clock", found, format!("{shared:?}")))
 }
 
 /// Reads the header of a file, with the rule's present text.
@@ -355,11 +346,7 @@ pub(super) fn read_header(
     if bytes < SETS_AT as u64 {
         let found = format!("{bytes} bytes");
         let expected = format!("at least {SETS_AT}");
-        return Ok(Err(HeaderFault {
-            field: "length",
-            found,
-            expected,
-        }));
+        return Ok(Err(HeaderFault::new("length", found, expected)));
     }
     file.read_exact_at(&mut page, 0).map_err(io)?;
     let text = rule_text::read(file).map_err(io)?;
@@ -373,10 +360,9 @@ pub(super) fn read_header(
 /// Returns the limit of a file's states.
 pub(super) fn stored_limit(header: &FileHeader) -> Result<Limit, HeaderFault> {
     let stored = header.rule.parse::<Rule>().ok().map(|rule| *rule.limit());
-    stored.filter(Limit::fits_words).ok_or_else(|| HeaderFault {
-        field: "rule",
-        found: header.rule.clone(),
-        expected: "a rule whose states are kept in files".into(),
+    stored.filter(Limit::fits_words).ok_or_else(|| {
+        let expected = "a rule whose states are kept in files";
+        HeaderFault::new("rule", &header.rule, expected)
     })
 }
 
@@ -387,35 +373,22 @@ pub(super) fn check_hash(
     known: Option<fn(&KeyHasher) -> u64>,
     key: Option<&[u8; 16]>,
 ) -> Result<KeyHasher, HeaderFault> {
-    let fault = |field, found, expected| {
-        Err(HeaderFault {
-            field,
-            found,
-            expected,
-        })
-    };
     let hasher = KeyHasher::with_key(&header.key);
-    if header.hash != hasher.algorithm() as u32 {
-        let expected = format!("{}", hasher.algorithm() as u32);
-        return fault("hash function", format!("{}", header.hash), expected);
+    let algorithm = hasher.algorithm() as u32;
+    if header.hash != algorithm {
+        return Err(HeaderFault::new("hash function", header.hash, algorithm));
     }
     if let Some(known) = known
         .map(|known| known(&hasher))
         .filter(|known| *known != header.known)
     {
+        let found = format!("{:016x}", header.known);
         let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
-        return fault(
-            "hash of a known key",
-            format!("{:016x}", header.known),
-            expected,
-        );
+        return Err(HeaderFault::new("hash of a known key", found, expected));
     }
     if key.is_some_and(|key| *key != header.key) {
-        return fault(
-            "hash key",
-            "another one".into(),
-            "the key that this process uses".into(),
-        );
+        let expected = "the key that this process uses";
+        return Err(HeaderFault::new("hash key", "another one", expected));
     }
     Ok(hasher)
 }

@@ -254,7 +254,7 @@ fn summary(
     let mut bytes = SETS_AT as u64;
     let mut clients = 0;
     let mut claims = 0;
-    read_sets(&file, &path, |_, chunk| {
+    read_from((&file, &path), bytes, |_, chunk| {
         let found = census(chunk);
         bytes += chunk.len() as u64;
         clients += found.0;
@@ -276,14 +276,13 @@ fn summary(
     })
 }
 
-/// Calls `each` with the bytes of the sets and their place in the file, a chunk at a time.
-fn read_sets(
-    file: &File,
-    path: &Path,
+/// Calls `each` with the bytes of a file from `at` on and their place in the file, a chunk at a time.
+fn read_from(
+    (file, path): (&File, &Path),
+    mut at: u64,
     mut each: impl FnMut(u64, &[u8]) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
     let mut chunk = vec![0; CHUNK];
-    let mut at = SETS_AT as u64;
     loop {
         let read = file.read_at(&mut chunk, at);
         let read = read.map_err(|error| StateError::io(path, "read", error))?;
@@ -295,18 +294,16 @@ fn read_sets(
     }
 }
 
-fn copy(from: (&File, &Path), to: (&File, &Path), sets: usize) -> Result<(), StateError> {
-    let (source, source_path) = from;
-    let (target, path) = to;
-    let io = |error| StateError::io(path, "write", error);
+/// Copies the bytes of a file. The system's own copy may share blocks between both, so that a later write could fail.
+fn copy(
+    from: (&File, &Path),
+    (target, path): (&File, &Path),
+    sets: usize,
+) -> Result<(), StateError> {
     allocate(target, path, sets)?;
-    let mut pages = [0; SETS_AT];
-    source
-        .read_exact_at(&mut pages, 0)
-        .map_err(|error| StateError::io(source_path, "read", error))?;
-    target.write_all_at(&pages, 0).map_err(io)?;
-    read_sets(source, source_path, |at, chunk| {
-        target.write_all_at(chunk, at).map_err(io)
+    read_from(from, 0, |at, chunk| {
+        let written = target.write_all_at(chunk, at);
+        written.map_err(|error| StateError::io(path, "write", error))
     })
 }
 
