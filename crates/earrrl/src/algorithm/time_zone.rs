@@ -1,8 +1,7 @@
 //! Time zones as lists of offsets from UTC, from the IANA database that is compiled in.
 
-use alloc::format;
 #[cfg(feature = "time-zones")]
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use crate::error::RuleError;
 use crate::grammar::Word;
