@@ -339,7 +339,7 @@ impl Decision {
 
     /// Returns the decision of a single rule that denies requests over its limit.
     pub(crate) fn single(allowed: bool, at: Nanos, figures: Figures) -> Self {
-        Self {
+        let decision = Self {
             allowed,
             at,
             outcome: if allowed {
@@ -356,11 +356,11 @@ impl Decision {
             reset_after: figures.reset_after,
             delay: Duration::ZERO,
             over: Places(u64::from(!allowed)),
+        };
+        if allowed {
+            return decision;
         }
-        .with_waits(match allowed {
-            true => [Wait::NONE; 2],
-            false => [figures.earliest, figures.retry_after],
-        })
+        decision.with_waits([figures.earliest, figures.retry_after])
     }
 
     /// Sets the shortest wait, and the one that the client is told.

@@ -116,7 +116,10 @@ impl FixedWindow {
     /// Returns the nanoseconds from `now` to the end of a window: the present one, or a later one that a
     /// request with a later clock has begun.
     fn until_end(&self, window: u64, now: Nanos) -> i128 {
-        self.begins(window + 1) - i128::from(now.get())
+        match self.calendar {
+            None => self.terms.until_end(window, now),
+            Some(calendar) => calendar.begins(window + 1) - i128::from(now.get()),
+        }
     }
 
     fn words(&self) -> u128 {
