@@ -732,3 +732,74 @@ fn a_path_and_a_user_get_rules_of_their_own() {
         (&serde_json::json!([]), &serde_json::Value::Null)
     );
 }
+
+/// 60 clients of two networks, each of which tries a password every five minutes, and 80 visitors.
+#[test]
+fn many_slow_clients_with_one_agent_are_one_group() {
+    let mut log = String::new();
+    for second in 0..3600_u32 {
+        let time = format!("17/May/2015:10:{:02}:{:02} +0000", second / 60, second % 60);
+        let mut line = |client: &str, path: &str, status: u16, agent: &str| {
+            log += &format!(
+                "{client} - - [{time}] \"POST {path} HTTP/1.1\" {status} 5 \"-\" \"{agent}\"\n"
+            );
+        };
+        let (visitor, bot) = (second / 45, second % 300 / 5);
+        if second % 45 < 5 {
+            let path = if second % 45 == 0 { "/login" } else { "/page" };
+            line(
+                &format!("192.0.2.{visitor}"),
+                path,
+                200,
+                &format!("Firefox/{}", visitor % 7),
+            );
+        }
+        if second % 5 == 0 {
+            line(
+                &format!("203.0.{}.{bot}", bot % 2),
+                "/login",
+                401,
+                "Tool/1.0 (\u{e9})",
+            );
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let path = write("access.log", &log);
+    let found = suggested(&path, &[]);
+    let group = &found["groups"][0];
+    assert_eq!(found["groups"].as_array().unwrap().len(), 1, "{found:#}");
+    assert_eq!(
+        (&group["path"], &group["exempt"]),
+        (&"/login".into(), &serde_json::json!([]))
+    );
+    assert_eq!(group["touched"].as_array().unwrap().len(), 60);
+    let table = earrrl(&["suggest", &path]).out;
+    let networks = "60 of them in 2 networks (203.0.0.0/24, 203.0.1.0/24), sent 90.0 % of the 800 requests for /login; 100 %";
+    assert!(table.contains(networks), "{table}");
+    assert!(
+        table.contains("does not limit the 80 other clients"),
+        "{table}"
+    );
+    // The rule is one of a server's configuration, and denies what `suggest` counted.
+    let config = earrrl(&["suggest", &path, "--config"]).out;
+    let limits = write("limits.toml", &config);
+    let checked = earrrl(&["config", "check", &limits]);
+    assert_eq!(checked.code, Some(0), "{checked:?}: {config}");
+    let replayed = earrrl(&["replay", &path, "--config", &limits, "--output", "json"]).out;
+    let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
+    assert_eq!(replayed["rules"][0]["over"], group["requests"], "{config}");
+    // Pseudonyms hide networks and agents, and a rule has no condition on responses.
+    let hidden = earrrl(&["suggest", &path, "--anonymize"]).out;
+    assert!(hidden.contains("60 clients, with 1 user agent"), "{hidden}");
+    assert!(
+        !hidden.contains("203.0.") && !hidden.contains("Tool/"),
+        "{hidden}"
+    );
+    let narrow = suggested(&path, &["--where", "status=401"]);
+    assert_eq!(narrow["groups"], serde_json::json!([]));
+}

@@ -103,6 +103,11 @@ pub(super) fn best(
     candidate(rate, peaks.half_life, descending)
 }
 
+/// Returns a limit near the middle of a gap; its clients and requests have yet to be counted.
+pub(super) fn limit_within(gap: Gap, half_life: Duration) -> Result<JudgedLimit, RuleError> {
+    candidate(within(gap)?, half_life, &[])
+}
+
 /// Returns a limit near the middle of a gap. It is 1, 2 or 5 times a power of ten if such a limit
 /// is well inside the gap.
 fn within(gap: Gap) -> Result<Rate, RuleError> {

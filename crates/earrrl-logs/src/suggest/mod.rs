@@ -1,21 +1,30 @@
 //! Suggests a limit for a log: measures every client's peak rate, finds those that stand out, and
 //! counts the clients that a limit would affect.
 
+mod agents;
 mod candidates;
+mod group;
 mod judge;
+mod networks;
 mod parts;
 mod peaks;
 mod profile;
 mod report;
+mod rows;
+mod suspects;
 mod terms;
 mod toml;
+mod toml_rule;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
+pub use group::{Group, Mark};
 pub use judge::{JudgedAdvice, SeenClient, judge};
 pub use parts::{PartRules, PathRule};
 pub use peaks::Peaks;
 pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::{Profiles, SecondReading};
 pub use report::{Advice, figure, write_json, write_table};
+pub use rows::{ProfileFields, WantedRules};
 pub use terms::RuleTerms;
-pub use toml::{toml_text, write_toml};
+pub use toml::write_toml;
+pub use toml_rule::toml_text;

@@ -54,7 +54,7 @@ impl RateMeter {
 
     /// Returns the rate of a client that has just sent its only request. A lower limit would not be
     /// useful.
-    fn of_one_request(&self) -> f64 {
+    pub(super) fn of_one_request(&self) -> f64 {
         1.0 / self.estimator.period_secs()
     }
 }

@@ -10,7 +10,9 @@ use earrrl::RuleError;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::parts::{PartRequests, PartRules};
+use super::PartRules;
+use super::agents::{CRAWLERS, MONITORS, has_any};
+use super::rows::{ProfileFields, Rows, WantedRules, first};
 use crate::format::{Field, Record};
 use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNumbers, KeyMaker, LogReader, Selection};
@@ -54,32 +56,6 @@ const HOSTS: [&str; 7] = [
     "rdns",
 ];
 
-/// Substrings that identify the user agents of crawlers.
-const CRAWLERS: [&str; 7] = [
-    "bot",
-    "crawl",
-    "spider",
-    "slurp",
-    "facebookexternalhit",
-    "mediapartners",
-    "preview",
-];
-
-/// Substrings that identify the user agents of monitoring services.
-const MONITORS: [&str; 11] = [
-    "monitor",
-    "uptime",
-    "pingdom",
-    "statuscake",
-    "kube-probe",
-    "healthcheck",
-    "health-check",
-    "blackbox",
-    "nagios",
-    "zabbix",
-    "site24x7",
-];
-
 /// Counts how often each value occurs, up to a bounded number of different values.
 #[derive(Debug, Clone, Default)]
 struct ValueTally {
@@ -104,7 +80,7 @@ struct KeyProfile {
 #[derive(Debug, Default)]
 pub struct Profiles {
     clients: HashMap<u32, KeyProfile, RandomState>,
-    parts: PartRequests,
+    rows: Rows,
 }
 
 /// The settings of the second reading of the logs.
@@ -113,16 +89,15 @@ pub struct SecondReading<'a> {
     pub files: &'a [PathBuf],
     /// The selection of the first reading.
     pub selection: Selection,
-    /// The fields that may contain the user agent.
-    pub agents: Vec<Field>,
-    /// True if rules for single paths and users are wanted, for which all requests are held.
-    pub parts: bool,
+    /// The fields that may contain the user agent and the status.
+    pub fields: ProfileFields,
+    /// The rules for which all requests are held.
+    pub wanted: WantedRules,
 }
 
 /// Adds the requests of the named clients to their profiles.
 struct Profiler {
-    agents: Vec<Field>,
-    parts: bool,
+    fields: ProfileFields,
     /// True if the key has the client's address, so that an address for which it forwarded a request is
     /// another one.
     by_address: bool,
@@ -164,15 +139,16 @@ impl Profiler {
             clients,
             Profiles {
                 clients: profiles,
-                parts,
+                rows,
             },
         ) = &mut *state;
         // A record without a key was already reported as skipped when the log was first read.
         let Ok(Some(client)) = keys.with(record, |key| clients.number(key)) else {
             return;
         };
-        if self.parts {
-            parts.add(record, client);
+        let agent = first(record, &self.fields.agent);
+        if rows.wanted != WantedRules::default() {
+            rows.add(record, client, agent.as_deref(), &self.fields);
         }
         let Some(profile) = profiles.get_mut(&client) else {
             return;
@@ -180,10 +156,7 @@ impl Profiler {
         let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
             value.into_iter().for_each(|value| tally.add(&value, 1));
         };
-        add(
-            &mut profile.agents,
-            self.agents.iter().find_map(|field| record.get(field)),
-        );
+        add(&mut profile.agents, agent);
         add(&mut profile.paths, record.get(&Field::Path));
         add(&mut profile.users, record.get(&Field::User));
         let host = |name: &&str| record.get(&Field::Named((*name).into()));
@@ -207,8 +180,8 @@ impl Profiles {
         let SecondReading {
             files,
             mut selection,
-            agents,
-            parts,
+            fields,
+            wanted,
         } = reading;
         if files.iter().any(|file| file == Path::new("-")) {
             return Self::default();
@@ -218,15 +191,17 @@ impl Profiles {
             .collect();
         let profiles = Self {
             clients: empty,
-            parts: PartRequests::default(),
+            rows: Rows {
+                wanted,
+                ..Rows::default()
+            },
         };
         let strict = selection.format.is_none();
         let by_address = selection.key.fields().contains(&Field::Client);
         let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
         let state = Mutex::new((maker, std::mem::take(clients), profiles));
         let profiler = Arc::new(Profiler {
-            agents,
-            parts,
+            fields,
             by_address,
             state,
         });
@@ -245,19 +220,20 @@ impl Profiles {
         std::mem::take(&mut state.2)
     }
 
-    /// Finds rules for single paths and for users, and forgets the requests. `most` returns the
-    /// number of clients, of so many, that a rule may affect; `known` are the clients that other
-    /// rules affect.
+    /// Finds rules for groups of clients, for single paths and for users, and forgets the requests.
+    /// `clients` are the names of the clients; `most` returns the number of clients, of so many, that a
+    /// rule may affect; `known` are the clients that other rules affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
     pub fn part_rules(
         &mut self,
+        clients: &ClientNumbers,
         half_lives: &[Duration],
         most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
-        std::mem::take(&mut self.parts).rules(half_lives, most, known)
+        std::mem::take(&mut self.rows).rules(clients, half_lives, most, known)
     }
 
     /// Returns a remark on a client that may need an exemption, or that tries many user names if
@@ -277,12 +253,10 @@ impl Profiles {
             true => "its user agent".to_owned(),
             false => format!("`{}`", Escaped(agent)),
         };
-        let lower = agent.to_ascii_lowercase();
-        let has = |part: &&str| memchr::memmem::find(&lower, part.as_bytes()).is_some();
-        if MONITORS.iter().any(has) {
+        if has_any(agent, &MONITORS) {
             return Some(format!("{quoted}: your monitor?"));
         }
-        if CRAWLERS.iter().any(has) {
+        if has_any(agent, &CRAWLERS) {
             return Some(match self.is_verified_crawler(client) {
                 true => format!("{quoted}: a crawler, which its host name confirms"),
                 false => {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep};
+use super::{
+    Group, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
+};
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
 use crate::plot::{Figure, Reached, distribution};
@@ -61,7 +63,16 @@ impl Advice<'_> {
 
     /// Returns true if no rule is suggested, not even for a path or for users.
     pub fn has_no_rule(&self) -> bool {
-        self.suggested().is_none() && self.parts.paths.is_empty() && self.parts.user.is_none()
+        self.suggested().is_none()
+            && self.parts.groups.is_empty()
+            && self.parts.paths.is_empty()
+            && self.parts.user.is_none()
+    }
+
+    /// Returns the names of the clients that the rule for a group exempts.
+    pub(super) fn exempt(&self, group: &Group) -> Vec<String> {
+        let name = |&client| self.names.exact(&self.reader.clients, client).into_owned();
+        group.exempt.iter().map(name).collect()
     }
 
     /// Returns a remark on a client that may need an exemption, or that tries many user names.
@@ -200,7 +211,22 @@ fn write_suggested(
 
 /// Writes the rules for single paths and for users, and the clients that they affect.
 fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
-    let PartRules { paths, user, users } = advice.parts;
+    let PartRules {
+        groups,
+        paths,
+        user,
+        users,
+    } = advice.parts;
+    for (number, group) in (1..).zip(groups) {
+        write_group(out, advice, group, number)?;
+    }
+    if !groups.is_empty() {
+        writeln!(
+            out,
+            "\nTo check it, write the configuration, and try it on this log and on that of another day:\n\n    \
+             earrrl suggest LOG --config > limits.toml\n    earrrl replay LOG --config limits.toml"
+        )?;
+    }
     for rule in paths {
         let path = Escaped(&rule.path);
         let clients = counted(rule.clients as u64, "client");
@@ -220,6 +246,96 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     write_rule(out, &intro, "--key user ", &judged.suggested)?;
     let name = |user| advice.names.printable(users, user);
     write_named(out, &judged.touched, name)
+}
+
+/// Writes a sentence about a group of clients, and the rule that limits them.
+fn write_group(
+    out: &mut impl Write,
+    advice: &Advice<'_>,
+    group: &Group,
+    number: usize,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{}",
+        group_sentence(group, advice.names.are_hidden())
+    )?;
+    writeln!(
+        out,
+        "This rule limits these {}, denies {} of the requests, and does not limit the {} other clients{}:\n",
+        group.touched.len(),
+        percent(group.limit.requests, group.requests),
+        group.others,
+        match group.exempt.len() {
+            0 => String::new(),
+            1 => ", one of which it exempts".to_owned(),
+            some => format!(", {some} of which it exempts"),
+        },
+    )?;
+    match advice.names.are_hidden() {
+        true => writeln!(out, "    (it has their names, which `--anonymize` hides)"),
+        false => super::toml_rule::write_group(
+            out,
+            (group, number),
+            advice.terms,
+            advice.exempt(group),
+            "    ",
+        ),
+    }
+}
+
+/// Returns a sentence about what a group did, and what its clients share.
+fn group_sentence(group: &Group, hidden: bool) -> String {
+    let what = match &group.path {
+        Some(path) => format!("requests for {}", Escaped(path)),
+        None => "requests".to_owned(),
+    };
+    let agents: Vec<String> = group
+        .agents
+        .iter()
+        .map(|agent| format!("`{}`", Escaped(agent)))
+        .collect();
+    let networks: Vec<String> = group
+        .networks
+        .iter()
+        .take(6)
+        .map(ToString::to_string)
+        .collect();
+    let more = match group.networks.len() - networks.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let agents = match &agents[..] {
+        [] => String::new(),
+        _ if hidden => format!(", with {}", counted(agents.len() as u64, "user agent")),
+        [one] => format!(", with one user agent, {one}"),
+        several => format!(
+            ", with {} user agents, {}",
+            several.len(),
+            several.join(", ")
+        ),
+    };
+    let networks = match (group.networks.len(), hidden) {
+        (0, _) => String::new(),
+        (count, true) => format!(
+            ", {} of them in {}",
+            group.in_networks,
+            counted(count as u64, "network")
+        ),
+        (count, false) => format!(
+            ", {} of them in {} ({}{more})",
+            group.in_networks,
+            counted(count as u64, "network"),
+            networks.join(", ")
+        ),
+    };
+    format!(
+        "{} clients{agents}{networks}, sent {} of the {} {what}; {} of theirs failed.",
+        group.touched.len(),
+        percent(group.sent, group.requests),
+        group.requests,
+        percent(group.failed, group.sent),
+    )
 }
 
 /// Writes what a suggested rule does, and the rule with the flags that it needs.
@@ -370,7 +486,12 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         below,
         second,
     } = advice.judged;
-    let PartRules { paths, user, users } = advice.parts;
+    let PartRules {
+        groups,
+        paths,
+        user,
+        users,
+    } = advice.parts;
     let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
         let mut object = judged_json(judged);
         object["touched"] = clients_json(advice, touched);
@@ -385,6 +506,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         "suggestion": advice.suggested().map(|judged| with_touched(judged, touched)),
         "second": second.as_ref().map(|(judged, further)| with_touched(judged, further)),
         "below": clients_json(advice, below),
+        "groups": groups.iter().map(|group| group_json(advice, group)).collect::<Vec<_>>(),
         "paths": paths.iter().map(|rule| {
             let mut object = with_touched(&rule.judged.suggested, &rule.judged.touched);
             object["path"] = String::from_utf8_lossy(&rule.path).into();
@@ -402,6 +524,34 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         "{}",
         printable_json(serde_json::to_string_pretty(&object)?)
     )
+}
+
+fn group_json(advice: &Advice<'_>, group: &Group) -> Value {
+    let names = |clients: &[u32]| -> Value {
+        let name = |&client| advice.names.exact(&advice.reader.clients, client);
+        clients.iter().map(name).collect()
+    };
+    let hidden = advice.names.are_hidden();
+    let mut object = judged_json(&group.limit);
+    object["what"] = group_sentence(group, hidden).into();
+    object["path"] = group
+        .path
+        .as_ref()
+        .map(|path| String::from_utf8_lossy(path))
+        .into();
+    object["sent"] = group.sent.into();
+    object["failed"] = group.failed.into();
+    object["touched"] = names(&group.touched);
+    object["exempt"] = names(&group.exempt);
+    if !hidden {
+        let agents = group
+            .agents
+            .iter()
+            .map(|agent| String::from_utf8_lossy(agent));
+        object["agents"] = agents.collect();
+        object["networks"] = group.networks.iter().map(ToString::to_string).collect();
+    }
+    object
 }
 
 fn judged_json(judged: &JudgedLimit) -> Value {

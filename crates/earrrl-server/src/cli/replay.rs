@@ -19,7 +19,7 @@ use earrrl_logs::line::Escaped;
 use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest};
 use earrrl_logs::replay::Replay;
 use earrrl_logs::report::{self, BlockTerms, Blocker, Blocklist, Summary};
-use earrrl_logs::suggest::{Profiles, SecondReading};
+use earrrl_logs::suggest::{ProfileFields, Profiles, SecondReading, WantedRules};
 use earrrl_logs::text::printable_json;
 
 /// Show who would have been limited, under every rule side by side
@@ -263,8 +263,8 @@ impl ReplayArgs {
         let reading = SecondReading {
             files: &self.log.files,
             selection: self.log.selection(),
-            agents: fields("header:user-agent"),
-            parts: false,
+            fields: ProfileFields::new(fields),
+            wanted: WantedRules::default(),
         };
         Profiles::read(reading, &mut reader.clients, clients)
     }

@@ -15,8 +15,9 @@ use crate::configured::fields;
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, RuleTerms,
-    SecondReading, Sweep, judge, most_touched, write_json, write_table, write_toml,
+    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, ProfileFields, Profiles,
+    RuleTerms, SecondReading, Sweep, WantedRules, judge, most_touched, write_json, write_table,
+    write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -163,15 +164,19 @@ impl SuggestArgs {
         alike: bool,
     ) -> Result<(Profiles, PartRules), CliFailure> {
         let selection = self.log.selection();
+        // Rules for groups can have conditions on requests, and none on responses.
+        let by_client = self.log.key.fields() == [Field::Client];
         let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
         let narrow = self.log.key.fields().iter().any(narrow);
-        let parts = alike && selection.filter.condition.is_none() && !narrow;
-        let agents = fields("header:user-agent");
+        let wanted = WantedRules {
+            groups: alike && by_client && self.log.check_terms().is_ok(),
+            parts: alike && selection.filter.condition.is_none() && !narrow,
+        };
         let reading = SecondReading {
             files: &self.log.files,
             selection,
-            agents,
-            parts,
+            fields: ProfileFields::new(fields),
+            wanted,
         };
         let further = judged.second.iter().flat_map(|(_, further)| further);
         let touched: Vec<u32> = judged
@@ -186,7 +191,12 @@ impl SuggestArgs {
             .chain(judged.below.iter().map(|client| client.number));
         let mut profiles = Profiles::read(reading, &mut reader.clients, named);
         let most = |clients: usize| most_touched(self.touch, clients);
-        let rules = profiles.part_rules(&self.half_lives(), &most, touched.into_iter());
+        let rules = profiles.part_rules(
+            &reader.clients,
+            &self.half_lives(),
+            &most,
+            touched.into_iter(),
+        );
         Ok((profiles, rules.map_err(too_great)?))
     }
 

@@ -1,0 +1,39 @@
+//! The user agents of crawlers and monitors.
+
+/// Substrings that identify the user agents of crawlers.
+pub(super) const CRAWLERS: [&str; 7] = [
+    "bot",
+    "crawl",
+    "spider",
+    "slurp",
+    "facebookexternalhit",
+    "mediapartners",
+    "preview",
+];
+
+/// Substrings that identify the user agents of monitoring services.
+pub(super) const MONITORS: [&str; 11] = [
+    "monitor",
+    "uptime",
+    "pingdom",
+    "statuscake",
+    "kube-probe",
+    "healthcheck",
+    "health-check",
+    "blackbox",
+    "nagios",
+    "zabbix",
+    "site24x7",
+];
+
+/// Returns true if a user agent names a crawler or a monitor.
+pub(super) fn is_declared(agent: &[u8]) -> bool {
+    has_any(agent, &MONITORS) || has_any(agent, &CRAWLERS)
+}
+
+/// Returns true if a text has one of these parts, in letters of either case.
+pub(super) fn has_any(text: &[u8], parts: &[&str]) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let has = |part: &&str| memchr::memmem::find(&lower, part.as_bytes()).is_some();
+    parts.iter().any(has)
+}

@@ -1,0 +1,494 @@
+//! Finds groups of many clients that attack together: what they share, and a rule that limits them and nobody else.
+//!
+//! Each of these clients may send so little that no limit by address can find it. So the suspects are compared with all
+//! others by user agent, network, user, and by how often they ask for one path.
+
+use std::time::Duration;
+
+use earrrl::RuleError;
+use foldhash::fast::RandomState;
+use hashbrown::HashSet;
+use ipnet::IpNet;
+
+use super::candidates::{JudgedLimit, limit_within};
+use super::networks::Networks;
+use super::peaks::{Gap, RateMeter};
+use super::rows::{Clients, NONE, Row, Rows, Table, logged};
+use super::suspects::{Suspects, Suspicion, is_failure};
+use crate::reading::ClientNumbers;
+
+/// The least number of clients of a group.
+const FEWEST: usize = 10;
+
+/// The least number of clients of a group with one user agent, and in one network.
+const FEWEST_ALIKE: [usize; 2] = [5, 3];
+
+/// The least share of the requests that a group must have sent.
+const SHARE: f64 = 0.05;
+
+/// The most other clients with the same value, as a share of the suspects that have it.
+const OTHERS: f64 = 0.1;
+
+/// The most clients that a rule exempts, and the most values that it names.
+const MOST_NAMED: usize = 32;
+
+/// The number of suspects that each exempted client must add to those that a rule finds.
+const WORTH: usize = 3;
+
+/// The least number of requests of a client that is told by its rate alone.
+const FEWEST_FAILURES: usize = 5;
+
+/// The most rules for one path.
+const MOST_RULES: usize = 3;
+
+/// The half-lives in seconds under which the clients of a group are compared with others.
+const HALF_LIVES: [u64; 3] = [60, 600, 3600];
+
+/// The property that tells a group from all others, which becomes the key of the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Its user agents.
+    Agent,
+    /// Its networks: /24 of IPv4, /48 of IPv6.
+    Network,
+    /// The rate of each client.
+    Client,
+    /// The rate of the requests for each user.
+    User,
+}
+
+/// A group of clients that attack together, and the rule that limits them.
+pub struct Group {
+    /// The path that they ask for; `None` if it is not one path.
+    pub path: Option<Vec<u8>>,
+    /// The number of requests for the path, or else of the log.
+    pub requests: u64,
+    /// The number of these requests that the group sent.
+    pub sent: u64,
+    /// The number of the group's requests that failed.
+    pub failed: u64,
+    /// The user agents that most of the group share, if they are few.
+    pub agents: Vec<Vec<u8>>,
+    /// The networks with at least three clients of the group and few others.
+    pub networks: Vec<IpNet>,
+    /// The number of the group's clients in these networks.
+    pub in_networks: usize,
+    /// The property that the rule is about.
+    pub mark: Mark,
+    /// The rule, and the number of clients and requests that it limits.
+    pub limit: JudgedLimit,
+    /// The clients that the rule limits, by their numbers.
+    pub touched: Vec<u32>,
+    /// The clients that the rule would limit as well, and exempts.
+    pub exempt: Vec<u32>,
+    /// The number of other clients with requests for the path, or in the log.
+    pub others: usize,
+}
+
+/// The requests among which a group is looked for.
+struct Scope<'a> {
+    rows: &'a Rows,
+    path: Option<u16>,
+    /// True if the suspects are those that read at a steady pace.
+    reads: bool,
+    suspects: &'a Suspects,
+    /// The suspects that no rule limits so far.
+    left: Clients,
+    /// The number of each client's network.
+    networks: &'a Networks,
+}
+
+/// A limit that parts suspects from others.
+struct Parted {
+    mark: Mark,
+    /// The numbers of the values of the mark.
+    values: Clients,
+    limit: JudgedLimit,
+    touched: Vec<u32>,
+    exempt: Vec<u32>,
+}
+
+/// The peak of each client's rate, with the number of its requests, and that of a client with one request.
+struct ClientPeaks {
+    peaks: Table<u32, (f64, usize)>,
+    one: f64,
+}
+
+/// Finds the groups among requests, which must be in the order of their times. `clients` are the names of the clients,
+/// and `known` those that other rules limit.
+///
+/// # Errors
+/// Returns an error if a computed limit is not valid in a rule.
+pub(super) fn groups(
+    rows: &Rows,
+    clients: &ClientNumbers,
+    known: &Clients,
+) -> Result<Vec<Group>, RuleError> {
+    let suspects = Suspects::of(rows);
+    let suspected = suspects.of.iter().flatten().count();
+    // If nearly everybody fails, the server is at fault, and there is nobody to compare a client with.
+    let ordinary = suspects.of.len() - suspected;
+    if suspected < FEWEST || ordinary < 2 * FEWEST || ordinary * 10 < suspects.of.len() {
+        return Ok(Vec::new());
+    }
+    let networks = Networks::of(clients);
+    let mut found = Vec::new();
+    for (path, reads, mut left) in scopes(rows, &suspects) {
+        left.retain(|client| !known.contains(client));
+        let scope = Scope {
+            rows,
+            path,
+            reads,
+            suspects: &suspects,
+            left,
+            networks: &networks,
+        };
+        found.extend(scope.groups()?);
+    }
+    found.sort_by_key(|group| usize::MAX - group.touched.len());
+    Ok(found)
+}
+
+/// Returns the suspects by the path that most of their requests are for; those that fail or read elsewhere are apart.
+fn scopes(rows: &Rows, suspects: &Suspects) -> Vec<(Option<u16>, bool, Clients)> {
+    let main = suspects.main_paths(&rows.all);
+    let mut by_path: Table<(Option<u16>, bool), Clients> = Table::default();
+    for (client, suspicion) in (0..).zip(&suspects.of) {
+        let Some(suspicion) = suspicion else { continue };
+        let reads = *suspicion == Suspicion::Reads;
+        let path = main.get(&client).copied().filter(|_| !reads);
+        by_path.entry((path, reads)).or_default().insert(client);
+    }
+    // Those of paths with few suspects are looked at together.
+    let few = by_path.extract_if(|(path, _), some| path.is_some() && some.len() < FEWEST);
+    let rest: Vec<u32> = few.flat_map(|(_, some)| some).collect();
+    by_path.entry((None, false)).or_default().extend(rest);
+    let mut scopes: Vec<_> = by_path.into_iter().collect();
+    scopes.sort_by_key(|(scope, _)| *scope);
+    let scopes = scopes
+        .into_iter()
+        .map(|((path, reads), some)| (path, reads, some));
+    scopes.filter(|(.., some)| some.len() >= FEWEST).collect()
+}
+
+impl Scope<'_> {
+    /// Returns the requests of the scope.
+    fn requests(&self) -> impl Iterator<Item = &Row> {
+        let asks = |row: &&Row| self.path.is_none_or(|path| row.path == path);
+        self.rows.all.iter().filter(asks)
+    }
+
+    /// Returns the value of a request that a mark is about; `None` if it has none.
+    fn value(&self, mark: Mark, row: &Row) -> Option<u32> {
+        let value = match mark {
+            Mark::Agent if row.agent == NONE => u32::MAX,
+            Mark::Agent => u32::from(row.agent),
+            Mark::Network => self.networks.of[row.client as usize],
+            Mark::Client => row.client,
+            Mark::User => row.user,
+        };
+        (value != u32::MAX).then_some(value)
+    }
+
+    /// Returns the groups that most of the suspects belong to.
+    fn groups(mut self) -> Result<Vec<Group>, RuleError> {
+        let mut found = Vec::new();
+        while found.len() < MOST_RULES && self.left.len() >= FEWEST {
+            let mut best: Option<Parted> = None;
+            for mark in [Mark::Agent, Mark::Network, Mark::Client, Mark::User] {
+                let parted = self.part(mark)?;
+                let most = best
+                    .as_ref()
+                    .map_or(FEWEST - 1, |best| self.newly_limited(best));
+                // A mark that comes earlier is preferred unless a later one finds clearly more.
+                if let Some(parted) =
+                    parted.filter(|next| self.newly_limited(next) > most + most / 20)
+                {
+                    best = Some(parted);
+                }
+            }
+            let Some(best) = best.filter(|best| !self.is_usual(best)) else {
+                break;
+            };
+            best.touched.iter().for_each(|client| {
+                self.left.remove(client);
+            });
+            let group = self.described(best);
+            if group.sent as f64 >= SHARE * group.requests as f64 {
+                // This rule may limit all that an earlier one limits, and further clients.
+                let is_new = |client: &u32| group.touched.binary_search(client).is_err();
+                found.retain(|earlier: &Group| earlier.touched.iter().any(is_new));
+                found.push(group);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the number of suspects that a rule limits and no earlier one.
+    fn newly_limited(&self, parted: &Parted) -> usize {
+        let touched = parted.touched.iter();
+        touched.filter(|client| self.left.contains(*client)).count()
+    }
+
+    /// Returns true if many clients outside a group read at a steady pace as well.
+    fn is_usual(&self, group: &Parted) -> bool {
+        let outside = self.suspects.measured.saturating_sub(group.touched.len());
+        self.reads && (self.left.len() - self.newly_limited(group)) * 5 > outside
+    }
+
+    /// Returns the values of a mark that suspects have and hardly anybody else.
+    fn own_values(&self, mark: Mark, fewest: usize) -> Clients {
+        let mut seen: HashSet<(u32, u32), RandomState> = HashSet::default();
+        let mut counts: Table<u32, (usize, usize)> = Table::default();
+        for row in self.requests() {
+            let Some(value) = self.value(mark, row) else {
+                continue;
+            };
+            if seen.insert((value, row.client)) {
+                let (suspects, others) = counts.entry(value).or_default();
+                *suspects += usize::from(self.left.contains(&row.client));
+                *others += usize::from(self.suspects.against(row.client).is_none());
+            }
+        }
+        let is_own = |(_, (suspects, others)): &(u32, (usize, usize))| {
+            *suspects >= fewest && *others as f64 <= OTHERS * *suspects as f64
+        };
+        let own = counts.into_iter().filter(is_own).map(|(value, _)| value);
+        own.collect()
+    }
+
+    /// Finds the limit by a mark that touches the most suspects.
+    fn part(&self, mark: Mark) -> Result<Option<Parted>, RuleError> {
+        let is_named = matches!(mark, Mark::Agent | Mark::Network);
+        let mut values = Clients::default();
+        let mut exempt = Clients::default();
+        if is_named {
+            values = self.own_values(mark, FEWEST_ALIKE[usize::from(mark == Mark::Network)]);
+            let others = self.requests().filter(|row| {
+                self.value(mark, row)
+                    .is_some_and(|value| values.contains(&value))
+                    && self.suspects.against(row.client).is_none()
+            });
+            exempt = others.map(|row| row.client).collect();
+        }
+        if is_named && (values.is_empty() || values.len().max(exempt.len()) > MOST_NAMED) {
+            return Ok(None);
+        }
+        let mut best: Option<Parted> = None;
+        let half_lives = if is_named {
+            &HALF_LIVES[..1]
+        } else {
+            &HALF_LIVES
+        };
+        for &seconds in half_lives {
+            let half_life = Duration::from_secs(seconds);
+            let parted = self.threshold(mark, self.peaks(mark, half_life, &values, &exempt)?);
+            let Some((gap, more)) = parted.filter(|(gap, more)| {
+                let most = best.as_ref().map_or(0, |best| best.touched.len());
+                gap.clients > most + WORTH * more.len()
+            }) else {
+                continue;
+            };
+            let limit = limit_within(gap, half_life)?;
+            let mut parted = Parted {
+                mark,
+                values: values.clone(),
+                limit,
+                touched: Vec::new(),
+                exempt: exempt.iter().copied().chain(more).collect(),
+            };
+            self.count(&mut parted)?;
+            best = Some(parted);
+        }
+        Ok(best)
+    }
+
+    /// Returns the peak of each client's rate, or of what it shares with others, and the number of its requests. If
+    /// `values` are named, only requests with one of them count, without those of the exempted clients.
+    fn peaks(
+        &self,
+        mark: Mark,
+        half_life: Duration,
+        values: &Clients,
+        exempt: &Clients,
+    ) -> Result<ClientPeaks, RuleError> {
+        let mut meter = RateMeter::new(half_life)?;
+        let mut peaks = Table::default();
+        for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
+            let Some(value) = self.counted_as(mark, row, values) else {
+                continue;
+            };
+            let rate = meter.add(logged(row, value));
+            let (peak, count): &mut (f64, usize) = peaks.entry(row.client).or_default();
+            *peak = peak.max(rate);
+            *count += 1;
+        }
+        Ok(ClientPeaks {
+            peaks,
+            one: meter.of_one_request(),
+        })
+    }
+
+    /// Returns the number under which a request counts; `None` if it does not count. All requests with one of the named
+    /// values count together.
+    fn counted_as(&self, mark: Mark, row: &Row, named: &Clients) -> Option<u32> {
+        let value = self.value(mark, row)?;
+        match named.is_empty() {
+            true => Some(value),
+            false => named.contains(&value).then_some(0),
+        }
+    }
+
+    /// Returns the gap between the peaks of suspects and those of others, with the others above it, which the rule
+    /// must exempt.
+    fn threshold(
+        &self,
+        mark: Mark,
+        ClientPeaks { peaks, one }: ClientPeaks,
+    ) -> Option<(Gap, Vec<u32>)> {
+        let mut suspects = Vec::new();
+        let mut others = Vec::new();
+        for (client, (peak, count)) in peaks {
+            // Alone by its rate, a client that fails a few times is no attacker: visitors mistype passwords.
+            let fails_seldom = mark == Mark::Client && count < FEWEST_FAILURES;
+            if self.left.contains(&client) && !fails_seldom {
+                suspects.push(peak);
+            } else if self.suspects.against(client).is_none() || fails_seldom {
+                others.push((peak, client));
+            }
+        }
+        suspects.sort_unstable_by(f64::total_cmp);
+        others.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        if others.is_empty() {
+            let above = *suspects.get(suspects.len() / 10)?;
+            let gap = Gap {
+                clients: suspects.len(),
+                above,
+                below: above / 16.0,
+            };
+            return (above > 0.0).then_some((gap, Vec::new()));
+        }
+        let mut best: Option<(Gap, usize)> = None;
+        for exempt in 0..=others.len().min(MOST_NAMED) {
+            let below = others.get(exempt).map_or(0.0, |other| other.0).max(one);
+            let first = suspects.partition_point(|&peak| peak <= below * 1.5);
+            // Among the suspects are visitors that mistyped their passwords: the limit keeps away from the least.
+            let clients = (suspects.len() - first) * 9 / 10;
+            let Some(&above) = suspects.get(suspects.len() - clients) else {
+                continue;
+            };
+            let needed = best.map_or(0, |(gap, before)| gap.clients + WORTH * (exempt - before));
+            if clients > needed {
+                best = Some((
+                    Gap {
+                        clients,
+                        above,
+                        below,
+                    },
+                    exempt,
+                ));
+            }
+        }
+        let (gap, exempt) = best?;
+        let exempt = others[..exempt].iter().map(|other| other.1).collect();
+        Some((gap, exempt))
+    }
+
+    /// Counts the clients and requests that a rule limits, as a server would.
+    fn count(&self, parted: &mut Parted) -> Result<(), RuleError> {
+        let exempt: Clients = parted.exempt.iter().copied().collect();
+        let mut meter = RateMeter::new(parted.limit.half_life)?;
+        let mut touched = Clients::default();
+        for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
+            let Some(value) = self.counted_as(parted.mark, row, &parted.values) else {
+                continue;
+            };
+            if meter.add(logged(row, value)) > parted.limit.limit {
+                parted.limit.requests += 1;
+                touched.insert(row.client);
+            }
+        }
+        parted.limit.clients = touched.len();
+        parted.touched = touched.into_iter().collect();
+        parted.touched.sort_unstable();
+        Ok(())
+    }
+
+    /// Describes the clients that a rule limits.
+    fn described(&self, parted: Parted) -> Group {
+        let touched: Clients = parted.touched.iter().copied().collect();
+        let (mut requests, mut sent, mut failed) = (0, 0, 0);
+        let mut others = Clients::default();
+        let mut agents: Table<u16, u64> = Table::default();
+        for row in self.requests() {
+            requests += 1;
+            if touched.contains(&row.client) {
+                sent += 1;
+                failed += u64::from(is_failure(row.status) || matches!(row.status, 404 | 410));
+                *agents.entry(row.agent).or_default() += 1;
+            } else {
+                others.insert(row.client);
+            }
+        }
+        let agents = self.shared_agents(&parted, agents, sent);
+        let (networks, in_networks) = self.shared_networks(&parted, touched);
+        let mut exempt = parted.exempt;
+        exempt.sort_unstable();
+        Group {
+            path: self
+                .path
+                .map(|path| self.rows.paths.names()[usize::from(path)].to_vec()),
+            requests,
+            sent,
+            failed,
+            agents,
+            networks,
+            in_networks,
+            mark: parted.mark,
+            limit: parted.limit,
+            touched: parted.touched,
+            exempt,
+            others: others.len(),
+        }
+    }
+
+    /// Returns the user agents that the rule names, or that most of the requests of the group share.
+    fn shared_agents(&self, parted: &Parted, agents: Table<u16, u64>, sent: u64) -> Vec<Vec<u8>> {
+        let names = self.rows.agents.names();
+        let mut common: Vec<(u16, u64)> = agents.into_iter().collect();
+        common.sort_unstable_by_key(|&(agent, count)| (u64::MAX - count, agent));
+        common.retain(|&(agent, count)| agent != NONE && count * 10 >= sent);
+        let covered: u64 = common.iter().map(|(_, count)| count).sum();
+        let are_few = parted.mark == Mark::Agent || common.len() <= 3 && covered * 10 >= sent * 9;
+        let chosen = match parted.mark {
+            Mark::Agent => parted.values.iter().map(|&value| value as u16).collect(),
+            _ if are_few => common.iter().map(|&(agent, _)| agent).collect(),
+            _ => Vec::new(),
+        };
+        let mut agents: Vec<Vec<u8>> = chosen
+            .iter()
+            .map(|&agent| names[usize::from(agent)].to_vec())
+            .collect();
+        agents.sort_unstable();
+        agents
+    }
+
+    /// Returns the networks with several clients of the group and few others, and the number of the group's clients in
+    /// them.
+    fn shared_networks(&self, parted: &Parted, touched: Clients) -> (Vec<IpNet>, usize) {
+        let own = match parted.mark {
+            Mark::Network => parted.values.clone(),
+            _ => Scope {
+                left: touched.clone(),
+                ..*self
+            }
+            .own_values(Mark::Network, FEWEST_ALIKE[1]),
+        };
+        let is_inside = |client: &&u32| own.contains(&self.networks.of[**client as usize]);
+        let inside = touched.iter().filter(is_inside).count();
+        let all = &self.networks.all;
+        let mut networks: Vec<IpNet> = own.iter().map(|&number| all[number as usize]).collect();
+        networks.sort_unstable();
+        (networks, inside)
+    }
+}

@@ -1,0 +1,328 @@
+//! Attacks from many addresses in made-up logs whose attackers are known, beside offices, carriers, proxies of a content
+//! delivery network, apps and a flash crowd: `suggest` finds the attackers, touches nobody else, and is silent without
+//! them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use earrrl_logs::format::{Field, Hints};
+use earrrl_logs::reading::{Costs, Filter, LogReader, Selection};
+use earrrl_logs::suggest::{Mark, PartRules, ProfileFields, Profiles, SecondReading, WantedRules};
+use earrrl_tower::Prefixes;
+
+/// The length of a log in seconds.
+const END: u64 = 4 * 3600;
+
+/// A sequence of numbers that looks random (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn address(&mut self) -> String {
+        let [b, c] = [(); 2].map(|()| self.below(256));
+        format!("{}.{b}.{c}.{}", 11 + self.below(80), 1 + self.below(254))
+    }
+
+    /// A browser: six of them have most visitors.
+    fn agent(&mut self) -> String {
+        let many = self.below(10) < 8;
+        format!(
+            "Mozilla/5.0 Browser/{}",
+            if many { self.below(6) } else { self.below(40) }
+        )
+    }
+}
+
+/// A log, line by line, and the addresses of its attackers.
+struct Mix {
+    random: Random,
+    lines: Vec<(u64, String)>,
+    attackers: BTreeSet<String>,
+}
+
+impl Mix {
+    fn ask(
+        &mut self,
+        second: u64,
+        (client, user, agent): (&str, &str, &str),
+        path: &str,
+        status: u16,
+    ) {
+        let time = earrrl_logs::line::time::written((1_704_110_400 + second) * 1_000_000_000);
+        let (date, clock) = time.split_once(' ').unwrap();
+        let line = format!(
+            "{client} - {user} [{}/Jan/2024:{clock} +0000] \"GET {path} HTTP/1.1\" {status} 5 \"-\" \"{agent}\"\n",
+            &date[8..]
+        );
+        self.lines.push((second, line));
+    }
+
+    /// A visit: perhaps a login, at times with a mistake, then pages with their parts.
+    fn visit(&mut self, client: &str, mut second: u64, agent: &str) {
+        let visitor = (client, "-", agent);
+        if self.random.below(7) == 0 {
+            for _ in 0..self.random.below(4).saturating_sub(1) {
+                self.ask(second, visitor, "/login", 401);
+                second += 5 + self.random.below(15);
+            }
+            self.ask(second, visitor, "/login", 302);
+        }
+        for _ in 0..=self.random.below(8) {
+            let rank = self.random.below(60);
+            let page = format!("/page/{}", self.random.below(rank + 1));
+            let status = if self.random.below(50) == 0 { 404 } else { 200 };
+            self.ask(second, visitor, &page, status);
+            for part in 0..self.random.below(5) {
+                self.ask(second + 1, visitor, &format!("/static/{part}.css"), 200);
+            }
+            second += 3 + self.random.below(60);
+        }
+    }
+
+    fn honest(seed: u64) -> Self {
+        let mut mix = Self {
+            random: Random(seed),
+            lines: Vec::new(),
+            attackers: BTreeSet::new(),
+        };
+        let visit = |mix: &mut Self, client: &str, most: u64| {
+            let (second, agent) = (mix.random.below(most), mix.random.agent());
+            mix.visit(client, second, &agent);
+        };
+        for _ in 0..300 + mix.random.below(300) {
+            let client = mix.random.address();
+            visit(&mut mix, &client, END);
+        }
+        for office in 0..3 {
+            (0..40).for_each(|_| visit(&mut mix, &format!("192.0.2.{office}"), END));
+        }
+        for carrier in 0..60 {
+            visit(&mut mix, &format!("198.18.{}.{carrier}", carrier % 2), END);
+        }
+        for edge in 0..10 {
+            (0..10).for_each(|_| visit(&mut mix, &format!("162.158.1.{edge}"), END));
+        }
+        for _ in 0..30 {
+            let (client, mut second) = (mix.random.address(), mix.random.below(300));
+            while second < END {
+                mix.ask(second, (&client, "-", "App/3 okhttp/4"), "/api/status", 200);
+                second += 250 + mix.random.below(100);
+            }
+        }
+        for _ in 0..200 {
+            let (client, second, agent) = (
+                mix.random.address(),
+                7200 + mix.random.below(600),
+                mix.random.agent(),
+            );
+            mix.ask(second, (&client, "-", &agent), "/news", 200);
+        }
+        mix
+    }
+
+    /// An attacker that sends a request for the path each `every` seconds or so; 97 % of those for a login fail.
+    fn attack(
+        &mut self,
+        client: &str,
+        (user, agent): (&str, &str),
+        path: impl Fn(u64) -> String,
+        every: u64,
+    ) {
+        let mut second = self.random.below(every);
+        while second < END {
+            let number = self.random.below(4000);
+            let path = path(number);
+            let status = match &path[..] {
+                "/login" if !number.is_multiple_of(33) => 401,
+                path if path.starts_with("/wp") => 404,
+                _ => 200,
+            };
+            self.ask(second, (client, user, agent), &path, status);
+            second += 1 + every / 2 + self.random.below(every);
+        }
+        self.attackers.insert(client.to_owned());
+    }
+
+    /// Returns the groups that are found, and the names of the clients that their rules touch.
+    fn found(mut self) -> (PartRules, BTreeSet<String>, BTreeSet<String>) {
+        self.lines.sort_by_key(|(second, _)| *second);
+        let mut log = String::new();
+        self.lines
+            .iter()
+            .for_each(|(_, line)| write!(log, "{line}").unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let files = [folder.path().join("access.log")];
+        std::fs::write(&files[0], log).unwrap();
+        let selection = || Selection {
+            format: None,
+            hints: Hints::default(),
+            key: "client".parse().unwrap(),
+            prefixes: Prefixes::default(),
+            costs: Costs::default(),
+            filter: Filter::default(),
+        };
+        let mut reader = LogReader::new(selection());
+        reader
+            .read(&files[0], |source| source, &mut |_, _| Ok(()))
+            .unwrap();
+        let reading = SecondReading {
+            files: &files,
+            selection: selection(),
+            fields: ProfileFields::new(|name| {
+                vec![Field::new(name.trim_start_matches("header:user-"))]
+            }),
+            wanted: WantedRules {
+                groups: true,
+                parts: false,
+            },
+        };
+        let mut profiles = Profiles::read(reading, &mut reader.clients, std::iter::empty());
+        let half_lives = [10, 60].map(Duration::from_secs);
+        let rules = profiles
+            .part_rules(&reader.clients, &half_lives, &|_| 1, std::iter::empty())
+            .unwrap();
+        let touched = rules.groups.iter().flat_map(|group| &group.touched);
+        let name = |&client: &u32| String::from_utf8_lossy(reader.clients.key(client)).into_owned();
+        let touched = touched.map(name).collect();
+        (rules, touched, self.attackers)
+    }
+}
+
+/// Checks that eight in ten attackers are found, and nobody else. Returns what the largest group is told by.
+fn caught(mix: Mix) -> Mark {
+    let (rules, touched, attackers) = mix.found();
+    let honest: Vec<_> = touched.difference(&attackers).collect();
+    assert!(honest.is_empty(), "{honest:?}");
+    let found = touched.len();
+    assert!(
+        found * 10 >= attackers.len() * 8,
+        "{found} of {}",
+        attackers.len()
+    );
+    let first = &rules.groups[0];
+    let again = rules.groups[1..]
+        .iter()
+        .filter(|group| group.mark == first.mark && group.path == first.path);
+    assert!(
+        again
+            .flat_map(|group| &group.touched)
+            .all(|client| !first.touched.contains(client))
+    );
+    first.mark
+}
+
+fn login(_: u64) -> String {
+    "/login".to_owned()
+}
+
+#[test]
+fn nothing_is_found_in_logs_without_attackers() {
+    for seed in 0..6 {
+        let (rules, ..) = Mix::honest(seed).found();
+        assert!(rules.groups.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn one_agent_from_six_networks_and_anywhere() {
+    let mut mix = Mix::honest(10);
+    for nth in 0..200 {
+        let anywhere = mix.random.address();
+        let network = format!("203.0.{}.{}", nth % 6, 1 + nth);
+        let client = if nth % 2 == 0 { network } else { anywhere };
+        mix.attack(
+            &client,
+            ("-", "Mozilla/5.0 (Windows NT 6.1) Chrome/91"),
+            login,
+            300,
+        );
+    }
+    assert_eq!(caught(mix), Mark::Agent);
+}
+
+#[test]
+fn networks_whose_clients_send_little_under_the_agents_of_all() {
+    let mut mix = Mix::honest(20);
+    for nth in 0..200 {
+        let agent = mix.random.agent();
+        mix.attack(
+            &format!("203.0.{}.{}", nth % 6, 1 + nth),
+            ("-", &agent),
+            login,
+            5000,
+        );
+    }
+    assert_eq!(caught(mix), Mark::Network);
+}
+
+#[test]
+fn a_botnet_that_has_nothing_in_common_but_its_rate() {
+    let mut mix = Mix::honest(30);
+    for _ in 0..150 {
+        let (client, agent) = (mix.random.address(), mix.random.agent());
+        mix.attack(&client, ("-", &agent), login, 400);
+    }
+    assert_eq!(caught(mix), Mark::Client);
+}
+
+#[test]
+fn slow_guesses_for_one_user() {
+    let mut mix = Mix::honest(40);
+    for _ in 0..150 {
+        let (client, agent) = (mix.random.address(), mix.random.agent());
+        mix.attack(&client, ("admin", &agent), login, 4000);
+    }
+    assert_eq!(caught(mix), Mark::User);
+}
+
+#[test]
+fn guesses_of_paths_and_steady_readers_under_one_agent() {
+    let mut mix = Mix::honest(50);
+    for _ in 0..100 {
+        let client = mix.random.address();
+        mix.attack(
+            &client,
+            ("-", "Go-http-client/1.1"),
+            |number| format!("/wp-{number}.php"),
+            900,
+        );
+        let client = mix.random.address();
+        mix.attack(
+            &client,
+            ("-", "HeadlessChrome/120"),
+            |number| format!("/page/{number}"),
+            400,
+        );
+    }
+    assert_eq!(caught(mix), Mark::Agent);
+}
+
+/// Clients of WebDAV whose every request is refused once, crawlers of a site that has moved, and an app whose access has
+/// ended.
+#[test]
+fn those_that_are_refused_without_guessing_are_no_attackers() {
+    let mut mix = Mix::honest(60);
+    for nth in 0..60 {
+        let crawler = (&*format!("66.249.64.{nth}"), "-", "Googlebot/2.1");
+        let (dav, app) = (mix.random.address(), mix.random.address());
+        for hour in 0..4 {
+            for minute in 0..30 {
+                let second = hour * 3600 + minute * 120;
+                mix.ask(second, (&dav, "-", "davfs2/1.6"), "/files/login", 401);
+                mix.ask(second, (&dav, "ann", "davfs2/1.6"), "/files/login", 207);
+                mix.ask(second, crawler, &format!("/old/{minute}"), 404);
+                mix.ask(second, (&app, "-", "App/2"), "/api/status", 401);
+            }
+        }
+    }
+    let (rules, ..) = mix.found();
+    assert!(rules.groups.is_empty());
+}
