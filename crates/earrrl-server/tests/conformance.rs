@@ -708,6 +708,23 @@ fn in_steps(
     steps.collect()
 }
 
+/// Returns the part of a decision that is sent: all of it but the shortest wait of a request with a place in a queue.
+fn as_sent(decision: &Decision) -> Decision {
+    let mut sent = blank();
+    sent.allowed = decision.allowed;
+    sent.at = decision.at;
+    sent.outcome = decision.outcome.clone();
+    sent.rule = decision.rule;
+    sent.rate = decision.rate;
+    sent.limit = decision.limit;
+    sent.remaining = decision.remaining;
+    sent.retry_after = decision.retry_after;
+    sent.reset_after = decision.reset_after;
+    sent.delay = decision.delay;
+    sent.over = decision.over;
+    sent
+}
+
 fn stream_in_process() -> Vec<Decision> {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
     let engine = ReferenceEngine::new(clock.clone());
@@ -726,7 +743,13 @@ fn stream_in_process() -> Vec<Decision> {
         let charges: Vec<_> = charges.iter().map(charge).collect();
         block_on(engine.decide(&charges, Mode::Check, None)).unwrap()
     };
-    in_steps(&clock, |requests| requests.iter().map(decide).collect())
+    in_steps(&clock, |requests| {
+        requests
+            .iter()
+            .map(decide)
+            .map(|decision| as_sent(&decision))
+            .collect()
+    })
 }
 
 fn stream_over_http() -> Vec<Decision> {

@@ -433,8 +433,8 @@ mod tests {
     #[test]
     fn tags_of_records_that_are_in_redis_stay() {
         for (text, expected) in [
-            ("recent-average 1/s period=60s", 0x7240_1ca0),
-            ("exponential 60/1m", 0x4628_8983),
+            ("recent-average 1/s period=60s", 0x5906_6f9a),
+            ("exponential 60/1m", 0x58df_c9a7),
             ("fixed-window 60/1m", 0x7a1f_7c7f),
             ("sliding-log 60/1m", 0x128e_5db8),
             ("sliding-window 600/1h sub-windows=60", 0xb77f_0efe),
