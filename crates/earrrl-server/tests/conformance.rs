@@ -713,7 +713,7 @@ fn as_sent(decision: &Decision) -> Decision {
     let mut sent = blank();
     sent.allowed = decision.allowed;
     sent.at = decision.at;
-    sent.outcome = decision.outcome.clone();
+    sent.outcome = decision.outcome;
     sent.rule = decision.rule;
     sent.rate = decision.rate;
     sent.limit = decision.limit;
