@@ -106,7 +106,7 @@ fn workers_that_share_a_key_and_obey_are_all_served() {
     }
 }
 
-/// What the queue is for: without it, the same workers deny each other.
+/// Without the queue, the same workers deny each other for good.
 #[test]
 fn without_a_queue_five_workers_starve() {
     let served = crowd("recent-average 1/s half-life=10s strict waits=first", 5);

@@ -159,7 +159,7 @@ fn scopes(rows: &Rows, suspects: &Suspects) -> Vec<(Option<u16>, bool, Clients)>
         let path = main.get(&client).copied().filter(|_| !reads);
         by_path.entry((path, reads)).or_default().insert(client);
     }
-    // Those of paths with few suspects are looked at together.
+    // Suspects whose paths have few suspects each are compared with the others together.
     let few = by_path.extract_if(|(path, _), some| path.is_some() && some.len() < FEWEST);
     let rest: Vec<u32> = few.flat_map(|(_, some)| some).collect();
     by_path.entry((None, false)).or_default().extend(rest);
