@@ -40,6 +40,7 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- envoy_trouble:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test debian -- no_request_gets_past --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- crowds:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- follow:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: commits:: near:: audit:: cuts:: receipts:: clocks::
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
@@ -93,6 +94,7 @@ compare:
 
 # microseconds a check from Python, beside the storages of `limits` (one minute; keep the machine idle)
 bench-python:
+    scripts/setup
     scripts/python --quiet
     target/python/bin/python bench/python.py
 

@@ -2,6 +2,7 @@
 "use strict";
 const { createHash } = require("node:crypto");
 const { afterHost, checkMiddleware, judge } = require("./node.cjs");
+const { routeOf } = require("./stores.cjs");
 
 function rateLimit(limits, { respond } = {}) {
   checkMiddleware(limits, { respond });
@@ -28,9 +29,9 @@ function rateLimit(limits, { respond } = {}) {
 // Returns the rules of a route, which is named after its method and path unless the configuration has a name.
 function routeLimits(limits, { method, url }, config) {
   const { limit, respond, ...rule } = typeof config === "string" || Array.isArray(config) ? { limit: config } : config;
-  const verb = [method].flat().filter((one) => one !== "HEAD").join("-") || "GET";
-  const readable = `${verb}-${url}`.toLowerCase().replace(/[^a-z0-9_]+/g, "-").slice(0, 50);
-  const hash = createHash("sha256").update(`${verb} ${url}`).digest("hex").slice(0, 8);
+  const route = routeOf(method, url);
+  const readable = route.toLowerCase().replace(/[^a-z0-9_]+/g, "-").slice(0, 50);
+  const hash = createHash("sha256").update(route).digest("hex").slice(0, 8);
   return limits.route(limit, { name: `${readable}-${hash}`, ...rule });
 }
 
@@ -48,4 +49,6 @@ async function apply(limits, request, reply, respond) {
   return true;
 }
 
-module.exports = { rateLimit };
+// The default export too.
+module.exports = rateLimit;
+module.exports.rateLimit = rateLimit;

@@ -15,7 +15,9 @@ declare module "fastify" {
 }
 
 /** Returns a plugin for all routes of an application. A handler finds `request.earrrl`. */
-export declare function rateLimit(
-  limits: RateLimits,
-  options?: { respond?: Respond },
-): FastifyPluginCallback;
+declare function rateLimit(limits: RateLimits, options?: { respond?: Respond }): FastifyPluginCallback;
+
+declare namespace rateLimit {
+  export { rateLimit };
+}
+export = rateLimit;

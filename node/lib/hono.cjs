@@ -37,4 +37,6 @@ function refuse(refusal, context, respond) {
   return new Response(own ? own.body : refusal.body, { status: refusal.status, headers });
 }
 
-module.exports = { rateLimit };
+// The default export too.
+module.exports = rateLimit;
+module.exports.rateLimit = rateLimit;

@@ -14,6 +14,11 @@ interface Options {
 }
 
 /** Returns the middleware for Hono. A handler finds `context.get("earrrl")`. */
-export declare function rateLimit(limits: RateLimits, options?: Options): MiddlewareHandler;
+declare function rateLimit(limits: RateLimits, options?: Options): MiddlewareHandler;
 /** Returns the middleware of a route, which has a limit of its own, such as "5/minute". */
-export declare function rateLimit(limits: RateLimits, limit: string | string[], options?: RouteOptions & Options): MiddlewareHandler;
+declare function rateLimit(limits: RateLimits, limit: string | string[], options?: RouteOptions & Options): MiddlewareHandler;
+
+declare namespace rateLimit {
+  export { rateLimit };
+}
+export = rateLimit;

@@ -16,6 +16,11 @@ export declare class Decision {
   readonly remaining: number;
   /** The wait from which on the same request is allowed: 0 if it is allowed, Infinity for never. */
   readonly retryAfter: number;
+  /**
+   * The wait after which the same request would be allowed if the client sent nothing else. Under a strict average,
+   * `retryAfter` of a denied request may be later: a time that no other one is told.
+   */
+  readonly earliest: number;
   /** The wait after which the client's past requests no longer affect decisions. */
   readonly resetAfter: number;
   /** The client's measured rate in cost units per second, or null if the algorithm measures none. */
@@ -41,6 +46,19 @@ export interface LimiterOptions {
   maxCost?: number;
   /** The name that headers show, "default" by default. */
   name?: string;
+  clock?: Clock;
+}
+
+/** A clock for tests, in place of the system's: one that they move, or what `Date.now` returns at each use. */
+export type Clock = ManualClock | "Date.now";
+
+/** A clock that moves only when it is moved. */
+export declare class ManualClock {
+  /** Begins at `start`, in milliseconds since the epoch, by default at the beginning of the day (UTC). */
+  constructor(start?: number);
+  advance(milliseconds: number): void;
+  /** Returns the clock's time in milliseconds since the epoch. */
+  now(): number;
 }
 
 /** Decides requests under one rule. */
@@ -80,7 +98,7 @@ export type Charges = Record<string, Key | [key: Key, cost: number]>;
 /** Decides requests under several named rules: a request is counted under all of them, or under none. */
 export declare class Engine {
   /** Takes the texts of the rules by their names. `path` is the directory of the files that processes share. */
-  constructor(rules: Record<string, string>, options?: Pick<LimiterOptions, "path" | "capacity">);
+  constructor(rules: Record<string, string>, options?: Pick<LimiterOptions, "path" | "capacity" | "clock">);
   /** Decides a request and counts it: `check({ login: "alice", address: ["192.0.2.7", 5] })`. */
   check(charges: Charges): Decision;
   /** Decides a request and counts nothing. */
@@ -99,7 +117,7 @@ export declare class Engine {
 export interface Rule<Request = any> {
   name: string;
   limit: string;
-  /** "client" (the default), "everyone", "method", "path", "route", "header:NAME", "cookie:NAME", a function, or a list of these. */
+  /** "client" (the default), "everyone", "method", "path", "route", "header:NAME", "cookie:NAME", "client/24", alternatives as "header:x-user | client", a function, or a list of these. */
   key?: KeyPart<Request> | KeyPart<Request>[];
   /** The paths to which the rule applies, in all their spellings: "/login", or with all below it, "/api/*". By default all. */
   paths?: string | string[];
@@ -151,6 +169,7 @@ export interface RateLimitsOptions {
   headersOnAllowed?: boolean;
   xRateLimit?: boolean;
   alwaysVerdict?: boolean;
+  clock?: Clock;
 }
 
 /** The values for a request's handler. */
@@ -201,7 +220,7 @@ export declare class RateLimits<Request = any> {
 
 /** A store for express-rate-limit. */
 export declare class EarrrlStore {
-  constructor(options?: { path?: string; capacity?: number; prefix?: string });
+  constructor(options?: StoreOptions);
   localKeys: boolean;
   prefix: string;
   /** The length of the windows, 60000 until `init` sets it. */
@@ -213,4 +232,37 @@ export declare class EarrrlStore {
   resetKey(key: string): Promise<void>;
   /** Forgets the counts of all keys, those of other processes and prefixes in the same file among them. */
   resetAll(): void;
+}
+
+export interface StoreOptions {
+  /** The directory of the files that processes share. Without it, the store counts for this process. */
+  path?: string;
+  /** The greatest number of clients for each length of windows, 100000 by default. */
+  capacity?: number;
+  /** The text before each key, for several stores in one directory. */
+  prefix?: string;
+  clock?: Clock;
+}
+
+/** The store of a route, or of the application, for @fastify/rate-limit. */
+export interface FastifyStore {
+  incr(key: string, callback: (error: Error | null, result?: { current: number; ttl: number }) => void, timeWindow: number, max: number): void;
+  /** Returns the count to the callback, and counts nothing. */
+  read(key: string, callback: (error: Error | null, result?: { current: number; ttl: number }) => void, timeWindow: number, max: number): void;
+  child(settings: object): FastifyStore;
+}
+
+/** Returns a class of stores for @fastify/rate-limit, which share their counts: its option `store`. */
+export declare function fastifyStore(options?: StoreOptions): new (settings?: object) => FastifyStore;
+
+/** A storage for @nestjs/throttler. */
+export declare class EarrrlThrottlerStorage {
+  constructor(options?: StoreOptions);
+  /** Counts a request, and blocks a client that is above its limit. Lengths are in milliseconds, waits in seconds. */
+  increment(key: string, ttl: number, limit: number, blockDuration: number, throttlerName: string): Promise<{
+    totalHits: number;
+    timeToExpire: number;
+    isBlocked: boolean;
+    timeToBlockExpire: number;
+  }>;
 }

@@ -1,3 +1,4 @@
 import earrrl from "./index.cjs";
 
-export const { Decision, EarrrlStore, Engine, Limiter, RateLimits } = earrrl;
+export const { Decision, EarrrlStore, EarrrlThrottlerStorage, Engine, Limiter, ManualClock, RateLimits, fastifyStore } = earrrl;
+export default earrrl;

@@ -3,17 +3,18 @@
 use std::iter::zip;
 use std::rc::Rc;
 
-use earrrl::{Charge, Cost, Engine as _, MemoryEngine, Mode, Rule, RuleId};
+use earrrl::{Charge, Cost, Engine as _, Mode, Rule, RuleId};
 use earrrl_tower::headers::Available;
 use napi::Env;
 use napi::bindgen_prelude::{Float64Array, FromNapiValue as _, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
+use crate::clock::{self, TestClock, Timed};
 use crate::figures::{self, Figures};
 use crate::input::{self, Key, StoreMemory, bytes, cost};
 use crate::value::{self, Options, failed, invalid, optional, shown_text};
 
-/// Decides requests under several named rules; `lib/index.cjs` has its interface.
+/// Decides requests under several named rules; `lib/limiter.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeEngine {
     own: Rc<Own>,
@@ -22,7 +23,7 @@ pub struct NativeEngine {
 
 /// The engine with its rules, and the array for its decisions.
 struct Own {
-    engine: MemoryEngine,
+    engine: Timed<earrrl_bindings::Engine>,
     rules: Vec<NamedRule>,
     figures: Figures,
 }
@@ -60,10 +61,13 @@ impl NativeEngine {
         let read = zip(names, texts)
             .map(parse)
             .collect::<napi::Result<Vec<_>>>()?;
-        let options = Options::of("options", options, &["path", "capacity"])?;
+        let options = Options::of("options", options, &["path", "capacity", "clock"])?;
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
-        let engine = earrrl_bindings::engine(path.map(Into::into), capacity).map_err(failed)?;
+        let clock = clock::of(&env, &options)?;
+        let shared = clock.as_ref().map(TestClock::shared);
+        let engine = earrrl_bindings::engine(path.map(Into::into), capacity, shared);
+        let engine = engine.map_err(failed)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
             Ok(NamedRule { id, name, rule })
@@ -75,7 +79,7 @@ impl NativeEngine {
         let memory = StoreMemory::reserve(&env, capacity, rules.len())?;
         Ok(Self {
             own: Rc::new(Own {
-                engine,
+                engine: Timed::new(engine, clock),
                 rules,
                 figures: Figures::new(figures),
             }),
@@ -92,18 +96,19 @@ impl NativeEngine {
             let arguments = call.arguments::<Unknown<'_>>()?;
             let mode = figures::mode(call.get(0)?);
             let parts = arguments.get(1..);
-            own.decide(mode, &parts_of(parts.unwrap_or_default())?)
+            own.decide(call.env, mode, &parts_of(parts.unwrap_or_default())?)
         })
     }
 
     /// Takes back a request that was counted at an instant, in nanoseconds since the epoch. `parts` has the place
     /// of a rule, a key and a cost for each charge.
     #[napi]
-    pub fn refund(&self, parts: Vec<Unknown<'_>>, at: Unknown<'_>) -> napi::Result<()> {
+    pub fn refund(&self, env: Env, parts: Vec<Unknown<'_>>, at: Unknown<'_>) -> napi::Result<()> {
         let at = optional("at", at, input::instant)?;
         let parts = parts_of(&parts)?;
         let charges = self.own.charges(&parts);
-        let refund = |charge: &Charge<'_>| self.own.engine.refund(charge, at, None).into_inner();
+        let engine = self.own.engine.now(clock::date(&env))?;
+        let refund = |charge: &Charge<'_>| engine.refund(charge, at, None).into_inner();
         charges.iter().try_for_each(refund).map_err(invalid)
     }
 
@@ -152,13 +157,11 @@ impl NativeEngine {
 
 impl Own {
     /// Decides a request and writes the figures. Returns the place of the deciding rule.
-    fn decide(&self, mode: Mode, parts: &[Part<'_>]) -> napi::Result<u32> {
+    fn decide(&self, env: &Env, mode: Mode, parts: &[Part<'_>]) -> napi::Result<u32> {
         let charges = self.charges(parts);
-        let decision = self
-            .engine
-            .decide(&charges, mode, None)
-            .into_inner()
-            .map_err(invalid)?;
+        let engine = self.engine.now(clock::date(env))?;
+        let decision = engine.decide(&charges, mode, None).into_inner();
+        let decision = decision.map_err(invalid)?;
         let place = parts[decision.rule].0;
         let rule = &self.rules[parts[decision.rule].0].rule;
         let available = Available::from_decision(rule, &decision, decision.rule).or_else(|| {
@@ -166,11 +169,7 @@ impl Own {
                 cost: Cost::ONE,
                 ..charges[decision.rule]
             };
-            let peeked = self
-                .engine
-                .decide(&[one], Mode::Peek, None)
-                .into_inner()
-                .ok()?;
+            let peeked = engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
             Some(Available::from_peek(rule, &peeked))
         });
         self.figures.write(&decision, available);

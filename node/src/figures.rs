@@ -8,7 +8,7 @@ use earrrl_bindings::retry_after_seconds;
 use earrrl_tower::headers::Available;
 use napi::bindgen_prelude::Float64Array;
 
-/// The array of `lib/index.cjs` into which decisions are written, which reads them at once.
+/// An array of `lib/limiter.cjs` or `lib/stores.cjs` into which figures are written, which reads them at once.
 pub(crate) struct Figures(RefCell<Float64Array>);
 
 impl Figures {
@@ -21,7 +21,7 @@ impl Figures {
     #[expect(unsafe_code, reason = "the memory belongs to JavaScript")]
     pub(crate) fn set<const N: usize>(&self, figures: [f64; N]) {
         let mut array = self.0.borrow_mut();
-        // SAFETY: `lib/index.cjs` keeps the array to itself, so that its memory is neither moved nor used by
+        // SAFETY: The files of `lib/` keep their arrays to themselves, so that the memory is neither moved nor used by
         // other threads. This thread holds no other slice of it, and runs no JavaScript before the slice's end.
         let array = unsafe { array.as_mut() };
         if let Some(first) = array.first_chunk_mut() {
@@ -29,7 +29,7 @@ impl Figures {
         }
     }
 
-    /// Writes the figures of a decision, in the order of `lib/index.cjs`. Waits are in milliseconds; infinity is
+    /// Writes the figures of a decision, in the order of `lib/limiter.cjs`. Waits are in milliseconds; infinity is
     /// never, NaN is none.
     #[inline]
     pub(crate) fn write(&self, decision: &Decision, available: Option<Available>) {
@@ -39,6 +39,7 @@ impl Figures {
             outcome(decision.outcome),
             decision.remaining as f64,
             wait(decision.retry_after),
+            wait(decision.earliest()),
             decision.reset_after.as_secs_f64() * 1e3,
             decision.rate.unwrap_or(f64::NAN),
             decision.limit,
@@ -51,7 +52,7 @@ impl Figures {
     }
 }
 
-/// Returns the mode of a number of `lib/index.cjs`.
+/// Returns the mode of a number of `lib/limiter.cjs`.
 #[inline]
 pub(crate) fn mode(number: u32) -> Mode {
     match number {
@@ -71,7 +72,7 @@ pub(crate) fn limit_header(name: &str, units: f64, seconds: f64) -> Option<Strin
     earrrl_bindings::limit_header(name, available)
 }
 
-/// Returns an outcome's place in the list of `lib/index.cjs`.
+/// Returns an outcome's place in the list of `lib/limiter.cjs`.
 fn outcome(outcome: Outcome) -> f64 {
     match outcome {
         Outcome::Observe => 1.0,

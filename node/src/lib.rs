@@ -3,6 +3,7 @@
 //! Everything that decides is in the crates `earrrl` and `earrrl-tower`, and what the packages for Python and Node share
 //! is in `earrrl-bindings`. This crate converts arguments, results and errors, and nothing else.
 
+mod clock;
 mod engine;
 mod figures;
 mod input;

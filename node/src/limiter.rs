@@ -4,16 +4,18 @@ use std::rc::Rc;
 
 use earrrl::internal::check_name;
 use earrrl::{Cost, Mode};
+use earrrl_bindings::{Clock, check_clock};
 use earrrl_tower::headers::Available;
 use napi::Env;
 use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
+use crate::clock::{self, TestClock, Timed};
 use crate::figures::{self, Figures};
 use crate::input::{self, Key, StoreMemory, bytes, cost_or_one};
 use crate::value::{self, Options, failed, invalid, optional};
 
-/// Decides requests under one rule; `lib/index.cjs` has its interface.
+/// Decides requests under one rule; `lib/limiter.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimiter {
     own: Rc<Own>,
@@ -23,7 +25,7 @@ pub struct NativeLimiter {
 
 /// The limiter, and the array for its decisions.
 struct Own {
-    limiter: earrrl::Limiter<[u8]>,
+    limiter: Timed<earrrl::Limiter<[u8], Clock>>,
     figures: Figures,
 }
 
@@ -43,11 +45,15 @@ impl NativeLimiter {
         options: Unknown<'_>,
         figures: Float64Array,
     ) -> napi::Result<Self> {
-        let known = ["path", "capacity", "action", "maxDelay", "maxCost", "name"];
+        let known = [
+            "path", "capacity", "action", "maxDelay", "maxCost", "name", "clock",
+        ];
         let text = value::rule("rule", rule)?;
         let options = Options::of("options", options, &known)?;
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
+        let clock = clock::of(&env, &options)?;
+        check_clock(clock.is_some(), path.is_some()).map_err(failed)?;
         let rule = input::rule_options(&options)?;
         let rule = rule.rule(&text).map_err(failed)?;
         let name = options
@@ -58,9 +64,11 @@ impl NativeLimiter {
         if let Some(path) = path {
             builder = builder.state_file(path);
         }
+        let shared = clock.as_ref().map(TestClock::shared);
+        let builder = builder.clock_of(|anchor| Clock::new(shared, anchor));
         let limiter = builder.build().map_err(invalid)?;
         let own = Rc::new(Own {
-            limiter,
+            limiter: Timed::new(limiter, clock),
             figures: Figures::new(figures),
         });
         Ok(Self {
@@ -78,7 +86,7 @@ impl NativeLimiter {
         env.create_function_from_closure("decide", move |call| {
             let key = call.get::<Key<'_>>(0)?;
             let cost = input::cost("cost", call.get(1)?)?;
-            own.decide(bytes(&key), cost, figures::mode(call.get(2)?))
+            own.decide(call.env, bytes(&key), cost, figures::mode(call.get(2)?))
         })
     }
 
@@ -130,9 +138,17 @@ impl NativeLimiter {
 
     /// Takes back a request that was counted at an instant, in nanoseconds since the epoch.
     #[napi]
-    pub fn refund(&self, key: Key<'_>, cost: Unknown<'_>, at: Unknown<'_>) -> napi::Result<()> {
+    pub fn refund(
+        &self,
+        env: Env,
+        key: Key<'_>,
+        cost: Unknown<'_>,
+        at: Unknown<'_>,
+    ) -> napi::Result<()> {
         let at = optional("at", at, input::instant)?;
-        self.own.limiter.refund(bytes(&key), cost_or_one(cost)?, at);
+        let cost = cost_or_one(cost)?;
+        let limiter = self.own.limiter.now(clock::date(&env))?;
+        limiter.refund(bytes(&key), cost, at);
         Ok(())
     }
 
@@ -182,8 +198,8 @@ impl NativeLimiter {
 impl Own {
     /// Decides a request, and writes the figures.
     #[inline]
-    fn decide(&self, key: &[u8], cost: Cost, mode: Mode) -> napi::Result<()> {
-        let Self { limiter, figures } = self;
+    fn decide(&self, env: &Env, key: &[u8], cost: Cost, mode: Mode) -> napi::Result<()> {
+        let limiter = self.limiter.now(clock::date(env))?;
         let verdict = match mode {
             Mode::Check => limiter.check_cost(key, cost),
             Mode::Peek => limiter.peek(key, cost),
@@ -194,7 +210,7 @@ impl Own {
             let peeked = limiter.peek(key, Cost::ONE).ok()?;
             Some(Available::from_peek(limiter.rule(), &peeked.decision()))
         });
-        figures.write(&decision, available);
+        self.figures.write(&decision, available);
         Ok(())
     }
 }

@@ -9,15 +9,16 @@ use napi::Env;
 use napi::bindgen_prelude::{Float64Array, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
+use crate::clock::{self, TestClock, Timed};
 use crate::figures::{self, Figures};
 use crate::input::{self, Key, StoreMemory, bytes, cost_or_one, whole};
 use crate::request_rule::{self, read_answers, read_rule};
 use crate::value::{self, Options, failed, invalid, optional};
 
-/// The rules of a service; `lib/index.cjs` has its interface.
+/// The rules of a service; `lib/rate_limits.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimits {
-    limits: RateLimits,
+    limits: Timed<RateLimits>,
     figures: Figures,
     memory: StoreMemory,
 }
@@ -29,7 +30,7 @@ impl ObjectFinalize for NativeLimits {
 }
 
 /// The options of [`NativeLimits`].
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 12] = [
     "source",
     "ipv4Prefix",
     "ipv6Prefix",
@@ -41,6 +42,7 @@ const OPTIONS: [&str; 11] = [
     "headersOnAllowed",
     "xRateLimit",
     "alwaysVerdict",
+    "clock",
 ];
 
 #[napi]
@@ -53,7 +55,12 @@ impl NativeLimits {
         options: Unknown<'_>,
         figures: Float64Array,
     ) -> napi::Result<Self> {
-        let options = read_options(&Options::of("options", options, &OPTIONS)?)?;
+        let options = Options::of("options", options, &OPTIONS)?;
+        let clock = clock::of(&env, &options)?;
+        let options = LimitsOptions {
+            clock: clock.as_ref().map(TestClock::shared),
+            ..read_options(&options)?
+        };
         let capacity = options.capacity;
         let read = |rule| read_rule(&Options::of("rules", rule, &request_rule::OPTIONS)?);
         let rules = rules
@@ -63,7 +70,7 @@ impl NativeLimits {
         let limits = RateLimits::new(&rules, options).map_err(failed)?;
         let memory = StoreMemory::reserve(&env, capacity, limits.names().len())?;
         Ok(Self {
-            limits,
+            limits: Timed::new(limits, clock),
             figures: Figures::new(figures),
             memory,
         })
@@ -78,8 +85,10 @@ impl NativeLimits {
     /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
     /// of the functions of each rule.
     #[napi]
+    #[allow(clippy::too_many_arguments, reason = "lib/rate_limits.cjs passes them")]
     pub fn judge(
         &self,
+        env: Env,
         method: Unknown<'_>,
         target: Unknown<'_>,
         headers: Vec<String>,
@@ -99,7 +108,8 @@ impl NativeLimits {
             headers: self.read_headers(&headers),
             answers: answers.collect::<napi::Result<_>>()?,
         };
-        let (passed, refusal) = match self.limits.judge(head).map_err(failed)? {
+        let limits = self.limits.now(clock::date(&env))?;
+        let (passed, refusal) = match limits.judge(head).map_err(failed)? {
             Judged::Pass(passed) => (Some(passed), None),
             Judged::Refuse(response) => (None, Some(response)),
             _ => return Err(invalid("an unknown treatment of the request")),
@@ -137,10 +147,17 @@ impl NativeLimits {
 
     /// Takes back one request of a client under a rule or plan.
     #[napi]
-    pub fn refund(&self, name: Unknown<'_>, key: Key<'_>, cost: Unknown<'_>) -> napi::Result<()> {
+    pub fn refund(
+        &self,
+        env: Env,
+        name: Unknown<'_>,
+        key: Key<'_>,
+        cost: Unknown<'_>,
+    ) -> napi::Result<()> {
         let name = value::text("name", name)?;
         let cost = cost_or_one(cost)?;
-        self.limits.refund(&name, bytes(&key), cost).map_err(failed)
+        let limits = self.limits.now(clock::date(&env))?;
+        limits.refund(&name, bytes(&key), cost).map_err(failed)
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
@@ -208,6 +225,7 @@ fn read_options(options: &Options<'_>) -> napi::Result<LimitsOptions> {
         headers_on_allowed: flag("headersOnAllowed", usual.headers_on_allowed)?,
         x_rate_limit: flag("xRateLimit", usual.x_rate_limit)?,
         always_verdict: flag("alwaysVerdict", usual.always_verdict)?,
+        ..usual
     })
 }
 

@@ -1,4 +1,4 @@
-//! Rules for requests, as `lib/index.cjs` passes them: their functions are called in JavaScript, before a request is
+//! Rules for requests, as `lib/rate_limits.cjs` passes them: their functions are called in JavaScript, before a request is
 //! judged.
 
 use earrrl::Cost;
@@ -10,7 +10,7 @@ use napi::bindgen_prelude::Unknown;
 use crate::input::{self, Key};
 use crate::value::{self, Options, failed, invalid, wrong};
 
-/// The options of a rule, as users and `lib/index.cjs` know them.
+/// The options of a rule, as users and `lib/rate_limits.cjs` know them.
 pub(crate) const OPTIONS: [&str; 12] = [
     "name",
     "limit",
@@ -64,10 +64,8 @@ pub(crate) fn read_rule(options: &Options<'_>) -> napi::Result<RequestRule> {
 
 /// Returns a part of a key, which is null if a function returns it.
 fn key_part(name: &str, part: Unknown<'_>) -> napi::Result<KeyPart> {
-    match value::optional(name, part, value::text)? {
-        None => Ok(KeyPart::Function),
-        Some(text) => KeyPart::parse(&text).map_err(failed),
-    }
+    let text = value::optional(name, part, value::text)?;
+    earrrl_bindings::key_part(text.as_deref()).map_err(failed)
 }
 
 /// Returns the name and the limit of a plan.

@@ -27,6 +27,14 @@ for (const rule of RULES) {
   });
 }
 
+test("denied requests are told times of their own", () => {
+  const limiter = new Limiter("recent-average 1/h half-life=10h strict");
+  const denied = Array.from({ length: 40 }, () => limiter.check("alice")).filter(({ allowed }) => !allowed);
+  assert.ok(denied.length > 20 && new Set(denied.map(({ retryAfter }) => Math.round(retryAfter))).size === denied.length);
+  assert.equal(denied[0].retryAfter, denied[0].earliest);
+  assert.ok(denied.at(-1).retryAfter > denied.at(-1).earliest && denied.at(-1).earliest > denied[0].earliest);
+});
+
 test("costs, charges and refunds", () => {
   const limiter = new Limiter("token-bucket 10 refill=1/d", { maxCost: 100 });
   assert.equal(limiter.check("a", 2.5).remaining, 7);

@@ -1,15 +1,17 @@
-// The middlewares for Express, Fastify and Hono, with the real frameworks.
+// The middlewares for Express, Fastify, Hono and Koa, with the real frameworks.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import test from "node:test";
 import { serve as serveHono } from "@hono/node-server";
-import { RateLimits } from "earrrl";
-import defaultForExpress, * as forExpress from "earrrl/express";
+import * as earrrl from "earrrl";
+import * as forExpress from "earrrl/express";
 import * as forFastify from "earrrl/fastify";
 import * as forHono from "earrrl/hono";
+import * as forKoa from "earrrl/koa";
 import express from "express";
 import Fastify from "fastify";
 import { Hono } from "hono";
+import Koa from "koa";
 import { newPath } from "./helpers.mjs";
 
 const charge = ({ settlement }) => settlement?.charge(2);
@@ -37,11 +39,22 @@ const frameworks = {
     await once(server, "listening");
     return server;
   },
+  koa: async (limits, options) => {
+    const app = new Koa();
+    app.silent = true;
+    app.use(forKoa.rateLimit(limits, options));
+    app.use((context) => (charge(context.state.earrrl), (context.body = "hello")));
+    const server = app.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    return server;
+  },
 };
+const { RateLimits } = earrrl;
 const GCRA = "gcra 1/h burst=10";
 
-test("the default export for Express is the middleware, as that of express-rate-limit", () => {
-  assert.equal(defaultForExpress, forExpress.rateLimit);
+test("the default exports are the middlewares, and all of the package", () => {
+  for (const module of [forExpress, forFastify, forHono, forKoa]) assert.equal(module.default, module.rateLimit);
+  assert.deepEqual(Object.keys(earrrl.default).sort(), Object.keys(earrrl).filter((name) => name !== "default").sort());
 });
 
 for (const [name, serve] of Object.entries(frameworks)) {

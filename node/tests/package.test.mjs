@@ -12,8 +12,8 @@ const isMusl = process.platform === "linux" && !process.report.getReport().heade
 const suffix = { linux: isMusl ? "-musl" : "-gnu", win32: "-msvc" }[process.platform] ?? "";
 const platform = `${process.platform}-${process.arch}${suffix}`;
 const CHECK = 'const { allowed } = new Limiter("gcra 1/d burst=1").check("alice"); console.log(allowed, typeof rateLimit);';
-const IMPORTS = `import { Limiter } from "earrrl"; import { rateLimit } from "earrrl/express"; import "earrrl/fastify"; import "earrrl/hono"; ${CHECK}`;
-const REQUIRES = `const { Limiter } = require("earrrl"); const { rateLimit } = require("earrrl/express"); require("earrrl/fastify"); require("earrrl/hono"); ${CHECK}`;
+const IMPORTS = `import { Limiter } from "earrrl"; import { rateLimit } from "earrrl/express"; import "earrrl/fastify"; import "earrrl/hono"; import "earrrl/koa"; ${CHECK}`;
+const REQUIRES = `const { Limiter } = require("earrrl"); const { rateLimit } = require("earrrl/express"); require("earrrl/fastify"); require("earrrl/hono"); require("earrrl/koa"); ${CHECK}`;
 
 // Returns a new project with packages, beside those of the registry that cannot be reached.
 function project(...packages) {

@@ -7,26 +7,44 @@ import { connect } from "node:net";
 import { join } from "node:path";
 import test from "node:test";
 import { serve } from "@hono/node-server";
+import Router from "@koa/router";
 import { RateLimits } from "earrrl";
 import { rateLimit as forExpress } from "earrrl/express";
 import { rateLimit as forFastify } from "earrrl/fastify";
 import { rateLimit as forHono } from "earrrl/hono";
+import { rateLimit as forKoa } from "earrrl/koa";
 import express from "express";
+import express4 from "express4";
 import Fastify from "fastify";
 import { Hono } from "hono";
+import Koa from "koa";
+import mount from "koa-mount";
 
 const lines = readFileSync(join(process.env.EARRRL_ROOT, "testdata/paths/spellings.txt"), "utf8").split("\n");
 const shown = lines.filter((line) => line && !line.startsWith("#")).map((line) => line.split(/\s/)[0]);
 const targets = shown.map((text) => Buffer.from(text.replace(/\{(..)\}/g, (_, byte) => String.fromCharCode(parseInt(byte, 16))), "latin1"));
 
 const listening = async (server) => (await once(server, "listening"), server);
+const withExpress = (framework) => (limits) => {
+  const app = framework();
+  app.use(forExpress(limits));
+  app.get("/v1/login", (request, response) => response.send("REACHED"));
+  return listening(app.listen(0, "127.0.0.1"));
+};
+// A service whose login is below a prefix, with the middleware before the prefix is taken from the path, or after it.
+const withKoa = (use) => (limits) => {
+  const app = new Koa();
+  const part = new Koa();
+  const router = new Router().get("/login", (context) => void (context.body = "REACHED"));
+  use(app, part, forKoa(limits));
+  app.use(mount("/v1", part.use(router.routes())));
+  return listening(app.listen(0, "127.0.0.1"));
+};
 const services = {
-  express: (limits) => {
-    const app = express();
-    app.use(forExpress(limits));
-    app.get("/v1/login", (request, response) => response.send("REACHED"));
-    return listening(app.listen(0, "127.0.0.1"));
-  },
+  express: withExpress(express),
+  "express 4": withExpress(express4),
+  koa: withKoa((app, part, limit) => app.use(limit)),
+  "koa in a mounted application": withKoa((app, part, limit) => part.use(limit)),
   fastify: async (limits) => {
     const app = Fastify({ forceCloseConnections: true, ignoreTrailingSlash: true, caseSensitive: false, ignoreDuplicateSlashes: true });
     app.register(forFastify(limits));
@@ -90,11 +108,18 @@ for (const [name, serveWith] of Object.entries(services)) {
 }
 
 const ROUTES = { name: "route", limit: "gcra 1/h burst=2", key: ["client", "route"] };
+const routedByExpress = (framework) => (limits) => {
+  const app = framework();
+  app.get("/users/:user", forExpress(limits), (request, response) => response.send("hello"));
+  return listening(app.listen(0, "127.0.0.1"));
+};
 const routed = {
-  express: (limits) => {
-    const app = express();
-    app.get("/users/:user", forExpress(limits), (request, response) => response.send("hello"));
-    return listening(app.listen(0, "127.0.0.1"));
+  express: routedByExpress(express),
+  "express 4": routedByExpress(express4),
+  koa: (limits) => {
+    const router = new Router().use(forKoa(limits));
+    router.get("/users/:user", (context) => void (context.body = "hello"));
+    return listening(new Koa().use(router.routes()).listen(0, "127.0.0.1"));
   },
   fastify: async (limits) => {
     const app = Fastify({ forceCloseConnections: true });

@@ -1,4 +1,4 @@
-// Limits on single routes of Express, Fastify and Hono, as they really run.
+// Limits on single routes of Express 4 and 5, Fastify, Hono and Koa, as they really run.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
@@ -6,29 +6,38 @@ import { connect } from "node:net";
 import { join } from "node:path";
 import test from "node:test";
 import { serve } from "@hono/node-server";
+import Router from "@koa/router";
 import { RateLimits } from "earrrl";
 import { rateLimit as forExpress } from "earrrl/express";
 import { rateLimit as forFastify } from "earrrl/fastify";
 import { rateLimit as forHono } from "earrrl/hono";
+import { rateLimit as forKoa } from "earrrl/koa";
 import express from "express";
+import express4 from "express4";
 import Fastify from "fastify";
 import { Hono } from "hono";
+import Koa from "koa";
+import mount from "koa-mount";
 
 const listening = async (server) => (await once(server, "listening"), server);
 const lines = readFileSync(join(process.env.EARRRL_ROOT, "testdata/paths/spellings.txt"), "utf8").split("\n");
 const shown = lines.filter((line) => line && !line.startsWith("#")).map((line) => line.split(/\s/)[0]);
 const targets = shown.map((text) => Buffer.from(text.replace(/\{(..)\}/g, (_, byte) => String.fromCharCode(parseInt(byte, 16))), "latin1"));
 
+const withExpress = (framework) => (limits, limit, options) => {
+  const app = framework();
+  const part = framework.Router();
+  part.get("/login", forExpress(limits, limit, options("login")), (request, response) => response.send("REACHED"));
+  part.get("/other", forExpress(limits, limit, options("other")), (request, response) => response.send("other"));
+  app.use("/v1", part);
+  app.get("/free", (request, response) => response.send("free"));
+  return listening(app.listen(0, "127.0.0.1"));
+};
+
 // Services with a limit on /v1/login below a prefix, another on /v1/other, and none on /free.
 const services = {
-  express: (limits, limit, options) => {
-    const [app, part] = [express(), express.Router()];
-    part.get("/login", forExpress(limits, limit, options("login")), (request, response) => response.send("REACHED"));
-    part.get("/other", forExpress(limits, limit, options("other")), (request, response) => response.send("other"));
-    app.use("/v1", part);
-    app.get("/free", (request, response) => response.send("free"));
-    return listening(app.listen(0, "127.0.0.1"));
-  },
+  express: withExpress(express),
+  "express 4": withExpress(express4),
   fastify: async (limits, limit, options) => {
     const app = Fastify({ forceCloseConnections: true, ignoreTrailingSlash: true, caseSensitive: false, ignoreDuplicateSlashes: true });
     app.register(forFastify(limits));
@@ -53,6 +62,22 @@ const services = {
   },
 };
 
+for (const [name, prefixed] of Object.entries({
+  koa: (part) => part.prefix("/v1").routes(),
+  "koa-mount": (part) => mount("/v1", new Koa().use(part.routes())),
+})) {
+  services[name] = (limits, limit, options) => {
+    const app = new Koa();
+    app.silent = true;
+    const part = new Router({ sensitive: false, strict: false });
+    part.get("/login", forKoa(limits, limit, options("login")), (context) => void (context.body = "REACHED"));
+    part.get("/other", forKoa(limits, limit, options("other")), (context) => void (context.body = "other"));
+    app.use(prefixed(part));
+    app.use(new Router().get("/free", (context) => void (context.body = "free")).routes());
+    return listening(app.listen(0, "127.0.0.1"));
+  };
+}
+
 async function answer(port, target, headers = "") {
   const socket = connect(port, "127.0.0.1");
   socket.end(Buffer.concat([Buffer.from("GET "), Buffer.from(target), Buffer.from(` HTTP/1.1\r\nHost: a.example\r\n${headers}Connection: close\r\n\r\n`)]));
@@ -65,7 +90,7 @@ async function answer(port, target, headers = "") {
   return Buffer.concat(parts).toString("latin1");
 }
 
-const headerOf = (request, name) => request.headers?.[name] ?? request.req?.header(name);
+const headerOf = (request, name) => request.headers?.[name] ?? request.req?.header?.(name);
 
 for (const [name, serveWith] of Object.entries(services)) {
   async function withService(limits, limit, options, work) {
@@ -128,10 +153,23 @@ for (const [name, serveWith] of Object.entries(services)) {
   });
 }
 
-test("keys are strings, numbers, bigints and buffers", async () => {
+test("keys are strings, whole numbers, bigints and buffers", async () => {
   const judge = (key) => new RateLimits().route("1/day", { key: async function made() { return key; } }).judgeLater("GET", "/", {}, undefined, {});
   for (const key of ["a", 7, 7n, Buffer.from("a"), null, undefined]) assert.equal((await judge(key)).status, undefined);
-  for (const key of [{}, [], true, Symbol("a")]) await assert.rejects(judge(key), /key: made returned (object|an array|boolean|symbol); expected a string, number, bigint or Buffer/);
+  const message = /key: made returned (an object|an array|true|a symbol|NaN|1.5); expected a string, a whole number, a bigint or a Buffer/;
+  for (const key of [{}, [], true, Symbol("a"), NaN, 1.5]) {
+    await assert.rejects(judge(key), message);
+    const limits = new RateLimits([{ name: "a", limit: "1/day", key: function made() { return key; } }]);
+    assert.throws(() => limits.judge("GET", "/", {}, undefined, {}), message);
+  }
+});
+
+test("limits that are made in each request end", () => {
+  const limits = new RateLimits([], { capacity: 1 });
+  for (let turn = 0; turn < 1000; turn++) limits.route("1/day");
+  assert.throws(() => limits.route("1/day"), /limit: 1000 limits on routes are in use, which is the most; make a limit once, not in each request/);
+  // Those that are there are shared on.
+  for (let turn = 0; turn < 3; turn++) assert.ok(limits.route("1/day", { name: "route-1" }));
 });
 
 test("mistakes", () => {

@@ -2,7 +2,7 @@
 // framework, since 8 workers of a test start at once.
 import { EarrrlStore, RateLimits } from "earrrl";
 
-// Windows begin at multiples of their length, so a long one hardly ends during a test.
+// The length of windows, which do not end during a test.
 const WINDOW = 100 * 86_400_000;
 const HOST = "127.0.0.1";
 

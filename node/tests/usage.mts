@@ -1,12 +1,13 @@
 // Every part of the package's interface, as a service in TypeScript uses it: compiled, not run.
-import { type Decision, EarrrlStore, Engine, type Entered, Limiter, RateLimits, type Rule } from "earrrl";
+import earrrl, { type Decision, EarrrlStore, EarrrlThrottlerStorage, Engine, type Entered, Limiter, ManualClock, RateLimits, type Rule } from "earrrl";
 import expressDefault, { rateLimit as expressLimit } from "earrrl/express";
-import { rateLimit as fastifyLimit } from "earrrl/fastify";
-import { rateLimit as honoLimit } from "earrrl/hono";
+import fastifyDefault, { rateLimit as fastifyLimit } from "earrrl/fastify";
+import honoDefault, { rateLimit as honoLimit } from "earrrl/hono";
 import express, { type Request } from "express";
 import { rateLimit } from "express-rate-limit";
 import Fastify from "fastify";
 import { type Context, Hono } from "hono";
+import { type ThrottlerModuleOptions } from "@nestjs/throttler";
 
 const limiter = new Limiter("gcra 1/s burst=9", { path: "/dev/shm/a", capacity: 10, action: "delay", maxDelay: 5, maxCost: 2.5, name: "login" });
 const decisions: Decision[] = [limiter.check("a"), limiter.check(Buffer.from("a"), 2), limiter.checkAt("a", 5n), limiter.checkAt("a", 5, 1), limiter.peek("a"), limiter.charge("a", 3)];
@@ -23,6 +24,10 @@ const both = engine.check({ login: "alice", address: ["192.0.2.7", 5] });
 engine.refund({ login: Buffer.from("alice") }, both.at);
 engine.reset(both.rule, "alice");
 console.log(engine.peek({}), engine.charge({ login: "a" }), engine.rules.login);
+
+const clock = new ManualClock(5);
+clock.advance(clock.now());
+console.log(new Limiter("5/m", { clock }), new Engine({}, { clock: "Date.now" }), new RateLimits([], { clock }), new EarrrlStore({ clock: "Date.now" }), new EarrrlThrottlerStorage({ clock }));
 
 const rule: Rule<Request> = {
   name: "address", limit: "gcra 5/s burst=20", key: ["client", (request) => request.get("x-api-key")], paths: ["/v1/*"], missing: 403, cost: (request) => request.path.length,
@@ -47,12 +52,16 @@ const fastify = Fastify();
 fastify.register(fastifyLimit(limits));
 fastify.get("/", { config: { rateLimit: { limit: "5/minute", key: "everyone" } } }, (request) => request.earrrl?.settlement?.charge(1));
 new Hono().get("/", honoLimit(new RateLimits(), ["5/minute"], { cost: async () => 2 }), (context) => context.text(context.get("earrrl").verdict?.rule ?? ""));
+const throttled: ThrottlerModuleOptions = { throttlers: [{ limit: 5, ttl: 60_000 }], storage: new EarrrlThrottlerStorage({ path: "/dev/shm/d" }) };
+console.log(throttled, new earrrl.Limiter("5/minute"), honoDefault(limits), fastifyDefault(limits));
 // @ts-expect-error A limit is a text.
 expressLimit(limits, 5);
 new Hono().use(honoLimit(new RateLimits<Context>([]), { peer: (context) => context.req.header("x-peer") }));
 
 // @ts-expect-error A key is no object.
 limiter.check({});
+// @ts-expect-error There is no such clock.
+new Limiter("5/m", { clock: "Date" });
 // @ts-expect-error There is no such action.
 new Limiter("gcra 1/s burst=9", { action: "ban" });
 // @ts-expect-error A charge has one cost.

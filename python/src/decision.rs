@@ -94,6 +94,13 @@ impl Decision {
         wait(self.decision.retry_after)
     }
 
+    /// The seconds after which the same request would be allowed if the client sent nothing else; ``None`` for never.
+    /// Under a strict average, ``retry_after`` of a denied request may be later: a time that no other one is told.
+    #[getter]
+    fn earliest(&self) -> Option<f64> {
+        wait(self.decision.earliest())
+    }
+
     /// The seconds after which the client's past requests no longer affect decisions.
     #[getter]
     fn reset_after(&self) -> f64 {

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, Engine as _, MemoryEngine, Mode, Nanos, Rule, RuleId};
+use earrrl::{Charge, Cost, Engine as _, Mode, Nanos, Rule, RuleId};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::clock::{self, TestClock, Timed};
 use crate::decision::{Decision, NamedRule};
 use crate::error::{invalid, raised, refused};
 use crate::input::{self, key_bytes, wrong_type};
@@ -24,19 +25,20 @@ use crate::input::{self, key_bytes, wrong_type};
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Engine {
     /// On the heap, since it is aligned to cache lines, and Python's objects are not.
-    engine: Box<MemoryEngine>,
+    engine: Timed<Box<earrrl_bindings::Engine>>,
     rules: Vec<(RuleId, Arc<NamedRule>)>,
 }
 
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (rules, path=None, capacity=100_000))]
+    #[pyo3(signature = (rules, path=None, capacity=100_000, *, clock=None))]
     fn new(
         py: Python<'_>,
         rules: &Bound<'_, PyAny>,
         path: Option<PathBuf>,
         capacity: usize,
+        clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let named = input::dict("rules", rules)?.iter().map(|(name, rule)| {
             let (name, text): (String, String) = (name.extract()?, rule.extract()?);
@@ -46,8 +48,10 @@ impl Engine {
             Ok(Arc::new(NamedRule { name, rule }))
         });
         let named = named.collect::<PyResult<Vec<_>>>()?;
+        let clock = clock::of(clock)?;
         py.detach(|| {
-            let engine = earrrl_bindings::engine(path, capacity).map_err(raised)?;
+            let shared = clock.as_ref().map(TestClock::shared);
+            let engine = earrrl_bindings::engine(path, capacity, shared).map_err(raised)?;
             let prepare = |named: Arc<NamedRule>| {
                 Ok((
                     engine.prepare(&named.name, &named.rule).map_err(refused)?,
@@ -55,7 +59,7 @@ impl Engine {
                 ))
             };
             let rules = named.into_iter().map(prepare).collect::<PyResult<_>>()?;
-            let engine = Box::new(engine);
+            let engine = Timed::new(Box::new(engine), clock);
             Ok(Self { engine, rules })
         })
     }
@@ -79,11 +83,10 @@ impl Engine {
     #[pyo3(signature = (charges, at=None))]
     fn refund(&self, charges: &Bound<'_, PyAny>, at: Option<u64>) -> PyResult<()> {
         let at = at.map(Nanos::new);
+        let engine = self.engine.now(clock::time)?;
+        let refund = |charge: &Charge<'_>| engine.refund(charge, at, None).into_inner();
         self.with_charges(charges, |charges, _| {
-            charges
-                .iter()
-                .try_for_each(|charge| self.engine.refund(charge, at, None).into_inner())
-                .map_err(refused)
+            charges.iter().try_for_each(refund).map_err(refused)
         })
     }
 
@@ -109,24 +112,17 @@ impl Engine {
 
 impl Engine {
     fn decide(&self, charges: &Bound<'_, PyAny>, mode: Mode) -> PyResult<Decision> {
+        let engine = self.engine.now(clock::time)?;
         self.with_charges(charges, |charges, named| {
-            let decision = self
-                .engine
-                .decide(charges, mode, None)
-                .into_inner()
-                .map_err(refused)?;
+            let decision = engine.decide(charges, mode, None);
+            let decision = decision.into_inner().map_err(refused)?;
             let deciding = charges[decision.rule];
             let peek = || {
                 let one = Charge {
                     cost: Cost::ONE,
                     ..deciding
                 };
-                let peeked = self
-                    .engine
-                    .decide(&[one], Mode::Peek, None)
-                    .into_inner()
-                    .ok()?;
-                Some(peeked)
+                engine.decide(&[one], Mode::Peek, None).into_inner().ok()
             };
             Ok(Decision::new(decision, named[decision.rule], peek))
         })

@@ -3,6 +3,7 @@
 //! Everything that decides is in the crates `earrrl` and `earrrl-tower`, and what the packages for Python and Node share
 //! is in `earrrl-bindings`. This crate converts arguments, results and errors, and nothing else.
 
+mod clock;
 mod decision;
 mod engine;
 mod error;
@@ -18,6 +19,8 @@ mod storage;
 /// The native module of the package `earrrl`.
 #[pyo3::pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use crate::clock::ManualClock;
     #[pymodule_export]
     use crate::decision::Decision;
     #[pymodule_export]

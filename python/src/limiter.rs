@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use earrrl::internal::check_name;
 use earrrl::{Mode, Nanos, RuleError, Verdict};
+use earrrl_bindings::{Clock, TestClock, check_clock};
 use pyo3::prelude::*;
 
+use crate::clock::{self, Timed};
 use crate::decision::{Decision, NamedRule};
 use crate::error::{invalid, not_built, raised};
 use crate::input::{self, with_key};
@@ -26,14 +28,14 @@ use crate::input::{self, with_key};
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Limiter {
     /// On the heap, since it is aligned to cache lines, and Python's objects are not.
-    limiter: Box<earrrl::Limiter<[u8]>>,
+    limiter: Timed<Box<earrrl::Limiter<[u8], Clock>>>,
     named: Arc<NamedRule>,
 }
 
 #[pymethods]
 impl Limiter {
     #[new]
-    #[pyo3(signature = (rule, path=None, capacity=100_000, *, action=None, max_delay=None, max_cost=None, name="default"))]
+    #[pyo3(signature = (rule, path=None, capacity=100_000, *, action=None, max_delay=None, max_cost=None, name="default", clock=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -44,8 +46,10 @@ impl Limiter {
         max_delay: Option<f64>,
         max_cost: Option<&Bound<'_, PyAny>>,
         name: &str,
+        clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         check_name(name).map_err(invalid)?;
+        check_clock(clock.is_some(), path.is_some()).map_err(raised)?;
         let options = input::rule_options(action, max_delay, max_cost)?;
         let rule = options.rule(rule).map_err(raised)?;
         let named = Arc::new(NamedRule {
@@ -56,9 +60,12 @@ impl Limiter {
         if let Some(path) = path {
             builder = builder.state_file(path);
         }
+        let clock = clock::of(clock)?;
+        let shared = clock.as_ref().map(TestClock::shared);
+        let builder = builder.clock_of(|anchor| Clock::new(shared, anchor));
         // Allocating a large table or file takes a while.
         let limiter = py.detach(|| builder.build()).map_err(not_built)?;
-        let limiter = Box::new(limiter);
+        let limiter = Timed::new(Box::new(limiter), clock);
         Ok(Self { limiter, named })
     }
 
@@ -66,9 +73,8 @@ impl Limiter {
     #[pyo3(signature = (key, cost=None))]
     fn check(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| {
-            self.decision(self.limiter.check_cost(key, cost), key)
-        })?
+        let limiter = self.limiter.now(clock::time)?;
+        with_key(key, |key| self.decision(limiter.check_cost(key, cost), key))?
     }
 
     /// Decides a request as of the instant ``at``, in nanoseconds since the epoch, or as of the latest
@@ -126,7 +132,8 @@ impl Limiter {
     #[pyo3(signature = (key, cost=None))]
     fn peek(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| self.decision(self.limiter.peek(key, cost), key))?
+        let limiter = self.limiter.now(clock::time)?;
+        with_key(key, |key| self.decision(limiter.peek(key, cost), key))?
     }
 
     /// Counts a request even if it is over the limit, for costs that are known only afterwards.
@@ -137,9 +144,8 @@ impl Limiter {
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| {
-            self.decision(self.limiter.charge(key, cost), key)
-        })?
+        let limiter = self.limiter.now(clock::time)?;
+        with_key(key, |key| self.decision(limiter.charge(key, cost), key))?
     }
 
     /// Takes back a request that was counted at ``at`` (``Decision.at``), by default the latest one.
@@ -151,9 +157,8 @@ impl Limiter {
         at: Option<u64>,
     ) -> PyResult<()> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| {
-            self.limiter.refund(key, cost, at.map(Nanos::new))
-        })
+        let limiter = self.limiter.now(clock::time)?;
+        with_key(key, |key| limiter.refund(key, cost, at.map(Nanos::new)))
     }
 
     /// Forgets a client.

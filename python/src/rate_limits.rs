@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
+use crate::clock::{self, TestClock, Timed};
 use crate::decision::Decision;
 use crate::error::raised;
 use crate::input::{self, key_bytes};
@@ -22,7 +23,7 @@ use crate::request_rule::Rule;
 /// The rules of a service, over one engine: the base of Python's class ``RateLimits``, which adds limits on routes.
 #[pyclass(frozen, subclass, module = "earrrl")]
 pub(crate) struct RateLimits {
-    limits: earrrl_bindings::RateLimits,
+    limits: Timed<earrrl_bindings::RateLimits>,
     rules: Vec<Py<Rule>>,
     has_functions: bool,
 }
@@ -33,6 +34,7 @@ impl RateLimits {
     #[pyo3(signature = (
         rules=Vec::new(), path=None, capacity=100_000, *, trusted_proxies=None, hops=0, source="x-forwarded-for",
         ipv4_prefix=32, ipv6_prefix=64, status=429, headers_on_allowed=true, x_rate_limit=false, always_verdict=false,
+        clock=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -49,12 +51,14 @@ impl RateLimits {
         headers_on_allowed: bool,
         x_rate_limit: bool,
         always_verdict: bool,
+        clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let proxies = trusted_proxies.map_or(Ok(Vec::new()), |networks| {
             let expected = "a list of networks such as [\"10.0.0.0/8\"]";
             let texts = networks.extract::<Vec<String>>();
             texts.map_err(|_| input::wrong_type("trusted_proxies", networks, expected))
         })?;
+        let clock = clock::of(clock)?;
         let options = LimitsOptions {
             path,
             capacity,
@@ -67,6 +71,7 @@ impl RateLimits {
             headers_on_allowed,
             x_rate_limit,
             always_verdict,
+            clock: clock.as_ref().map(TestClock::shared),
         };
         let own: Vec<_> = rules.iter().map(|rule| &rule.get().rule).collect();
         // Allocating large tables or files takes a while.
@@ -78,7 +83,7 @@ impl RateLimits {
         }
         let has_functions = rules.iter().any(|rule| rule.get().has_functions());
         Ok(Self {
-            limits,
+            limits: Timed::new(limits, clock),
             rules,
             has_functions,
         })
@@ -111,7 +116,7 @@ impl RateLimits {
             let answers = this.rules.iter().map(|rule| rule.get().ask(request));
             head.answers = answers.collect::<PyResult<_>>()?;
         }
-        match this.limits.judge(head).map_err(raised)? {
+        match this.limits.now(clock::time)?.judge(head).map_err(raised)? {
             Judged::Pass(passed) => {
                 let passing = Passing {
                     limits: slf.clone().unbind(),
@@ -169,7 +174,8 @@ impl RateLimits {
     ) -> PyResult<()> {
         let key = key_bytes(key)?;
         let cost = input::cost(cost)?;
-        self.limits.refund(name, &key, cost).map_err(raised)
+        let limits = self.limits.now(clock::time)?;
+        limits.refund(name, &key, cost).map_err(raised)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -187,10 +187,10 @@ fn key_parts(key: &Bound<'_, PyAny>, functions: &mut Vec<Function>) -> PyResult<
     let mut key_part = |part: &Bound<'_, PyAny>| {
         if part.is_callable() {
             functions.push(Function::new("key", part)?);
-            return Ok(KeyPart::Function);
+            return earrrl_bindings::key_part(None).map_err(raised);
         }
         match part.cast::<PyString>() {
-            Ok(text) => KeyPart::parse(&text.to_cow()?).map_err(raised),
+            Ok(text) => earrrl_bindings::key_part(Some(&text.to_cow()?)).map_err(raised),
             Err(_) => {
                 let expected = "a text, a function, or a list of these";
                 Err(wrong_type("key", part, expected))

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::input;
 use crate::resp::{Address, Answer, Connections};
-use crate::storage::{Kind, from_now, most};
+use crate::storage::{Kind, QUOTA, from_now};
 
 /// A store of counters in a server that takes the texts of rules (`--allow-inline-rules`).
 #[pyclass(frozen, module = "earrrl.limits")]
@@ -53,7 +53,7 @@ impl ServerWindows {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(window);
         let answer = self.ask(py, "EARRRL.CHARGE", Kind::Fixed { window }, key, amount)?;
-        count(&answer, window)
+        count(&answer)
     }
 
     /// Returns the count of the present window and its end, in seconds since the epoch. Without a
@@ -68,7 +68,7 @@ impl ServerWindows {
         };
         for window in window.map_or_else(known, |window| BTreeSet::from([window])) {
             let answer = self.ask(py, "EARRRL.PEEK", Kind::Fixed { window }, key, Cost::ONE)?;
-            let count = count(&answer, window)?;
+            let count = count(&answer)?;
             if count > 0 {
                 return Ok((count, from_now(seconds(&answer, "reset_after")?)));
             }
@@ -175,12 +175,9 @@ impl ServerWindows {
 }
 
 /// Returns the count of a fixed window, of whose quota an answer says what is left.
-fn count(answer: &Answer, window: u64) -> PyResult<u64> {
+fn count(answer: &Answer) -> PyResult<u64> {
     let remaining: u64 = field(answer, "remaining")?.parse().map_err(unreadable)?;
-    let quota = most(window).billionths() / Cost::ONE.billionths();
-    Ok(u64::try_from(quota)
-        .unwrap_or(u64::MAX)
-        .saturating_sub(remaining))
+    Ok(QUOTA.saturating_sub(remaining))
 }
 
 fn seconds(answer: &Answer, name: &str) -> PyResult<Duration> {

@@ -10,20 +10,22 @@ use std::io::ErrorKind;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use earrrl::algorithm::State;
+use earrrl::algorithm::{FixedWindow, SlidingCounter, State};
 use earrrl::{Cost, Decision, Nanos, Rule};
+use earrrl_bindings::{Clock, check_clock, since_epoch};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::error::{invalid, not_built};
+use crate::clock::{self, Timed};
+use crate::error::{invalid, not_built, raised};
 use crate::input;
 
-type Limiter = earrrl::Limiter<[u8]>;
+type Limiter = earrrl::Limiter<[u8], Clock>;
 
-/// The most units a second that a window counts: those that fit a state file.
-const UNITS_PER_SECOND: u64 = 8_000_000;
+/// The quota of a fixed window, which no count reaches: one that fits a state file.
+pub(crate) const QUOTA: u64 = 500_000_000_000;
 /// The longest window, in seconds: ten years of `limits`.
 const LONGEST_WINDOW: u64 = 10 * 366 * 86_400;
 /// The greatest number of different limits in one process.
@@ -37,7 +39,7 @@ const NEARLY_ONE: u128 = 999_999_999;
 pub(crate) struct Windows {
     directory: Option<PathBuf>,
     capacity: usize,
-    known: RwLock<HashMap<Kind, Arc<Limiter>>>,
+    known: Timed<RwLock<HashMap<Kind, Arc<Limiter>>>>,
 }
 
 /// A kind of counters, each with a limiter of its own. Windows are in seconds.
@@ -50,7 +52,13 @@ pub(crate) enum Kind {
 #[pymethods]
 impl Windows {
     #[new]
-    fn new(directory: Option<PathBuf>, capacity: usize) -> PyResult<Self> {
+    #[pyo3(signature = (directory, capacity, clock=None))]
+    fn new(
+        directory: Option<PathBuf>,
+        capacity: usize,
+        clock: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        check_clock(clock.is_some(), directory.is_some()).map_err(raised)?;
         // The files are made by the first requests. A directory that cannot be had is an error at the start.
         if let Some(directory) = &directory
             && let Err(error) = make(directory)
@@ -62,7 +70,7 @@ impl Windows {
         Ok(Self {
             directory,
             capacity,
-            known: RwLock::default(),
+            known: Timed::new(RwLock::default(), clock::of(clock)?),
         })
     }
 
@@ -71,7 +79,7 @@ impl Windows {
         let limiter = self.limiter(Kind::Fixed { window })?;
         let amount = input::cost(Some(amount))?;
         let charged = limiter.charge(key.as_bytes(), amount).map_err(invalid)?;
-        Ok(count(&limiter, &charged.decision()))
+        Ok(count(&charged.decision()))
     }
 
     /// Returns the count of the present window and its end, in seconds since the epoch. Without a
@@ -83,12 +91,12 @@ impl Windows {
                 .peek(key.as_bytes(), Cost::ONE)
                 .map_err(invalid)?
                 .decision();
-            let count = count(&limiter, &peeked);
+            let count = count(&peeked);
             if count > 0 {
-                return Ok((count, from_now(peeked.reset_after)));
+                return Ok((count, self.known.end_of(peeked.reset_after).as_secs_f64()));
             }
         }
-        Ok((0, from_now(Duration::ZERO)))
+        Ok((0, self.known.end_of(Duration::ZERO).as_secs_f64()))
     }
 
     /// Forgets the count of a key; see [`get`](Self::get).
@@ -176,15 +184,13 @@ impl Windows {
 impl Windows {
     /// Returns the limiter of a kind, which is built for its first request.
     fn limiter(&self, kind: Kind) -> PyResult<Arc<Limiter>> {
-        if let Some(known) = self
-            .known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&kind)
-        {
+        let known = self.known.now(clock::time)?;
+        let read = known.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = read.get(&kind) {
             return Ok(Arc::clone(known));
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        drop(read);
+        let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_LIMITS {
             let problem = format!("{MOST_LIMITS} different limits are in use, which is the most");
             return Err(PyValueError::new_err(problem));
@@ -193,6 +199,8 @@ impl Windows {
         if let Some(directory) = &self.directory {
             builder = builder.state_file(directory.join(kind.file()));
         }
+        let clock = self.known.clock();
+        let builder = builder.clock_of(|anchor| Clock::new(clock, anchor));
         let limiter = Arc::new(builder.build().map_err(not_built)?);
         Ok(Arc::clone(known.entry(kind).or_insert(limiter)))
     }
@@ -201,7 +209,7 @@ impl Windows {
     fn fixed(&self, window: Option<u64>) -> PyResult<Vec<Arc<Limiter>>> {
         match window {
             Some(window) => Ok(vec![self.limiter(Kind::Fixed { window })?]),
-            None => Ok(self.matching(|kind| matches!(kind, Kind::Fixed { .. }))),
+            None => self.matching(|kind| matches!(kind, Kind::Fixed { .. })),
         }
     }
 
@@ -210,7 +218,7 @@ impl Windows {
     fn sliding_limiters(&self, window: u64) -> PyResult<Vec<Arc<Limiter>>> {
         let known = self.matching(
             |kind| matches!(kind, Kind::Sliding { window: known, .. } if *known == window),
-        );
+        )?;
         match &self.directory {
             Some(_) if known.is_empty() => {
                 Ok(vec![self.limiter(Kind::Sliding { limit: 1, window })?])
@@ -220,13 +228,11 @@ impl Windows {
         }
     }
 
-    fn matching(&self, matches: impl Fn(&Kind) -> bool) -> Vec<Arc<Limiter>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known
-            .iter()
-            .filter(|(kind, _)| matches(kind))
-            .map(|(_, found)| Arc::clone(found))
-            .collect()
+    fn matching(&self, matches: impl Fn(&Kind) -> bool) -> PyResult<Vec<Arc<Limiter>>> {
+        let known = self.known.now(clock::time)?;
+        let known = known.read().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().filter(|(kind, _)| matches(kind));
+        Ok(found.map(|(_, found)| Arc::clone(found)).collect())
     }
 }
 
@@ -244,11 +250,12 @@ impl Kind {
         let duration = Duration::from_secs(window);
         let rule = match self {
             Self::Fixed { .. } => {
-                earrrl::algorithm::FixedWindow::new(most(window), duration).map(Rule::from)
+                let limit = FixedWindow::new(Cost::from_units(QUOTA), duration);
+                limit.map(|limit| Rule::from(limit.starting_with_first()))
             }
             Self::Sliding { limit, .. } => {
                 let quota = Cost::from_units(limit) + Cost::from_billionths(NEARLY_ONE);
-                earrrl::algorithm::SlidingCounter::new(quota, duration).map(Rule::from)
+                SlidingCounter::new(quota, duration).map(Rule::from)
             }
         };
         rule.map_err(invalid)
@@ -295,16 +302,9 @@ fn kinds_in(directory: &Path) -> PyResult<Vec<Kind>> {
         .collect::<Result<_, _>>()?)
 }
 
-/// Returns the greatest count of a window.
-pub(crate) fn most(window: u64) -> Cost {
-    Cost::from_units(UNITS_PER_SECOND * window)
-}
-
 /// Returns the count of a fixed window after a decision.
-fn count(limiter: &Limiter, decision: &Decision) -> u64 {
-    earrrl::Quota::of(limiter.rule().limit())
-        .units
-        .saturating_sub(decision.remaining)
+fn count(decision: &Decision) -> u64 {
+    QUOTA.saturating_sub(decision.remaining)
 }
 
 /// Returns the counts of the previous and the present window of a sliding counter, and the time that
@@ -325,10 +325,7 @@ fn counts(limiter: &Limiter, key: &str, now: Nanos, window: u64) -> (u64, u64, D
     (previous, current, Duration::from_nanos(nanos - passed))
 }
 
-/// Returns an instant in seconds since the epoch.
+/// Returns an instant in seconds since the epoch of the system's clock.
 pub(crate) fn from_now(wait: Duration) -> f64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    (now + wait).as_secs_f64()
+    (since_epoch() + wait).as_secs_f64()
 }

@@ -44,6 +44,14 @@ def test_decisions_of_every_algorithm(rule):
     assert limiter.check("alice")
 
 
+def test_denied_requests_are_told_times_of_their_own():
+    limiter = Limiter("recent-average 1/h half-life=10h strict")
+    denied = [decision for decision in (limiter.check("alice") for _ in range(40)) if not decision]
+    assert len({round(decision.retry_after) for decision in denied}) == len(denied) > 20
+    assert denied[0].retry_after == denied[0].earliest
+    assert denied[-1].retry_after > denied[-1].earliest > denied[0].earliest
+
+
 def test_a_text_and_its_utf8_are_one_key():
     limiter = Limiter("gcra 1/d burst=1")
     assert limiter.check("ämne")

@@ -354,6 +354,16 @@ def test_django_views():
         assert len(limits._routes) == len(names) + 1
 
 
+def test_limits_that_are_made_in_each_request_end():
+    limits = RateLimits(capacity=1)
+    for number in range(1000):
+        limits.limit(LIMIT, name=f"limit-{number}")
+    with pytest.raises(ValueError, match="limit: 1000 limits on routes are in use, which is the most; make a limit once"):
+        limits.limit(LIMIT, name="one-more")
+    # Those that are there are shared on.
+    limits.limit(LIMIT, name="limit-7")
+
+
 def test_mistakes():
     limits = RateLimits()
     for wrong, message in [("5/fortnight", "5/fortnight"), ("", "expected recent-average"), ([], "limit: an empty list")]:

@@ -1,11 +1,12 @@
-"""What the stubs allow, checked by `mypy --strict` in scripts/python; lines with `type: ignore` are errors there."""
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+"""What the stubs allow, for `mypy --strict` and pyright in scripts/python; lines with `type: ignore` are errors."""
 
 from typing import Any, Dict, Optional, Tuple
 
 from limits import parse
 from limits.strategies import FixedWindowRateLimiter
 
-from earrrl import Decision, Engine, Limiter, RateLimits, Refusal, Rule, Settlement
+from earrrl import Decision, Engine, Limiter, ManualClock, RateLimits, Refusal, Rule, Settlement
 from earrrl.asgi import RateLimitMiddleware as Asgi
 from earrrl.limits import EarrrlStorage
 from earrrl.wsgi import RateLimitMiddleware as Wsgi
@@ -24,6 +25,15 @@ def limiter() -> int:
     logins.check("alice", "1")  # type: ignore[arg-type]
     Limiter("gcra 1/s burst=5", action="ban")  # type: ignore[arg-type]
     return len(logins) + logins.clear()
+
+
+def clocks() -> float:
+    clock = ManualClock(5)
+    clock.advance(1.5)
+    print(Limiter("5/minute", clock=clock), Engine({}, clock=clock), RateLimits(clock=clock))
+    Limiter("5/minute", clock=5)  # type: ignore[arg-type]
+    print(Limiter("5/minute", clock="time.time"), Engine({}, clock="time.time"), RateLimits(clock="time.time"))
+    return clock.time()
 
 
 def engine() -> Decision:

@@ -16,8 +16,6 @@ pub struct Profile {
     pub largest_quota: Cost,
     /// True if the engine supports [`Mode::Charge`](earrrl::Mode::Charge).
     pub charges: bool,
-    /// True if the engine gives denied requests places in a queue.
-    pub queues: bool,
 }
 
 impl Profile {
@@ -27,7 +25,6 @@ impl Profile {
         rate_tolerance: 1e-9,
         largest_quota: Cost::MAX,
         charges: true,
-        queues: true,
     };
 
     /// The profile of Redis and Valkey: steps of a microsecond, errors of 1e-6, quotas up to nine
@@ -37,7 +34,6 @@ impl Profile {
         rate_tolerance: 1e-6,
         largest_quota: Cost::from_units(9_000_000),
         charges: true,
-        queues: false,
     };
 }
 

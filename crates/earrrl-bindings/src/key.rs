@@ -1,7 +1,9 @@
 //! The parts of the key that distinguishes the clients of a rule.
 
-use earrrl_tower::ClientAddress;
-use earrrl_tower::key::{self, Key, KeyBuffer};
+use std::fmt;
+
+use earrrl_tower::key::{Key, KeyBuffer};
+use earrrl_tower::{Alternative, ClientAddress, RequestAttribute};
 use http::HeaderName;
 use http::request::Parts;
 
@@ -9,104 +11,79 @@ use crate::answers::answers;
 use crate::error::Error;
 
 /// A part of a key.
+pub type KeyPart = earrrl_tower::KeyPart<Attribute>;
+
+/// An attribute of a request that a part of a key is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// The address of the client.
-    Client,
-    /// A part that is the same for all requests.
-    Everyone,
-    /// The method.
-    Method,
-    /// The path, the same for all of its spellings.
-    Path,
-    /// The route that the framework has found; empty if it has found none.
-    Route,
-    /// The value of a header.
-    Header(HeaderName),
-    /// The value of a cookie.
-    Cookie(String),
+pub enum Attribute {
+    /// An attribute that the layer reads.
+    Of(RequestAttribute),
     /// A value that a function of the other language returns.
     Function,
 }
 
-impl KeyPart {
-    /// Returns the part that a text describes.
-    ///
-    /// # Errors
-    /// Returns an error that lists the known parts.
-    pub fn parse(text: &str) -> Result<Self, Error> {
-        Ok(match (text, text.split_once(':')) {
-            ("client", _) => Self::Client,
-            ("everyone", _) => Self::Everyone,
-            ("method", _) => Self::Method,
-            ("path", _) => Self::Path,
-            ("route", _) => Self::Route,
-            (_, Some(("header", name))) => match name.parse() {
-                Ok(name) => Self::Header(name),
-                Err(_) => {
-                    return Err(format!("key: {name:?} is not the name of a header").into());
-                }
-            },
-            (_, Some(("cookie", name))) if !name.is_empty() => Self::Cookie(name.to_owned()),
-            _ => {
-                let expected = "client, everyone, method, path, route, header:NAME or cookie:NAME";
-                return Err(format!("key: {text:?} is not {expected}").into());
-            }
-        })
-    }
-
-    /// Returns the name of the header that the part is read from, if there is one.
-    pub(crate) fn header(&self, address: &ClientAddress) -> Option<HeaderName> {
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Client if address.believes_proxies() => address.header().parse().ok(),
-            Self::Header(name) => Some(name.clone()),
-            Self::Cookie(_) => Some(http::header::COOKIE),
-            _ => None,
+            Self::Of(attribute) => attribute.fmt(f),
+            Self::Function => f.write_str("function"),
         }
     }
+}
+
+/// Returns the part of a key that a text describes; for no text, the value of a function.
+///
+/// # Errors
+/// Returns an error that lists the known parts.
+pub fn key_part(text: Option<&str>) -> Result<KeyPart, Error> {
+    let part = match text {
+        Some(text) => KeyPart::parse(text, |name| name.parse().map(Attribute::Of)),
+        None => KeyPart::new(vec![Alternative::Attribute(Attribute::Function)]),
+    };
+    part.map_err(|why| format!("key: {why}").into())
+}
+
+/// Returns the names of the headers that the parts of a key are read from.
+pub(crate) fn headers(parts: &[KeyPart], address: &ClientAddress) -> Vec<HeaderName> {
+    let header = |one: &Alternative<Attribute>| match one {
+        Alternative::Client(_) if address.believes_proxies() => address.header().parse().ok(),
+        Alternative::Attribute(Attribute::Of(RequestAttribute::Header(name))) => Some(name.clone()),
+        Alternative::Attribute(Attribute::Of(RequestAttribute::Cookie(_))) => {
+            Some(http::header::COOKIE)
+        }
+        _ => None,
+    };
+    let alternatives = parts.iter().flat_map(KeyPart::alternatives);
+    alternatives.filter_map(header).collect()
+}
+
+/// Returns true if a part of a key is the route that the framework has found.
+pub(crate) fn reads_route(parts: &[KeyPart]) -> bool {
+    let route = Alternative::Attribute(Attribute::Of(RequestAttribute::Route));
+    parts
+        .iter()
+        .any(|part| part.alternatives().contains(&route))
 }
 
 /// Returns the key of a rule as the layer takes it. `place` is the rule's place in the layer.
 pub(crate) fn layer_key(parts: &[KeyPart], place: usize, address: &ClientAddress) -> Box<dyn Key> {
     let mut functions = 0..;
-    let mut keys: Vec<Box<dyn Key>> = parts
+    let mut attribute = |attribute: &Attribute| -> Box<dyn Key> {
+        match attribute {
+            Attribute::Of(attribute) => attribute.to_key(),
+            Attribute::Function => Box::new(AnsweredKey {
+                place,
+                function: functions.next().unwrap_or_default(),
+            }),
+        }
+    };
+    let keys = parts
         .iter()
-        .map(|part| -> Box<dyn Key> {
-            match part {
-                KeyPart::Client => Box::new(address.clone()),
-                KeyPart::Everyone => Box::new(key::Everyone),
-                KeyPart::Method => Box::new(key::Method),
-                KeyPart::Path => Box::new(key::path()),
-                KeyPart::Route => Box::new(RouteKey),
-                KeyPart::Header(name) => Box::new(key::header(name.clone())),
-                KeyPart::Cookie(name) => Box::new(key::cookie(name.clone())),
-                KeyPart::Function => Box::new(AnsweredKey {
-                    place,
-                    function: functions.next().unwrap_or_default(),
-                }),
-            }
-        })
-        .collect();
+        .map(|part| part.to_key(address, &mut attribute));
+    let mut keys: Vec<Box<dyn Key>> = keys.collect();
     match keys.len() {
         1 => keys.remove(0),
         _ => Box::new(keys),
-    }
-}
-
-/// The route of a request, among its extensions.
-#[derive(Clone)]
-pub(crate) struct Route(pub(crate) String);
-
-/// A key that is the route of a request. Requests that match no route, which get status 404, have the empty text in
-/// common.
-struct RouteKey;
-
-impl Key for RouteKey {
-    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        if let Some(Route(route)) = request.extensions.get() {
-            key.push(route.as_bytes());
-        }
-        true
     }
 }
 

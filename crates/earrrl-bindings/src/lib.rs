@@ -14,6 +14,7 @@
 //! lock of the limiter is held while foreign code runs.
 
 mod answers;
+mod clock;
 mod error;
 mod figures;
 mod key;
@@ -22,9 +23,10 @@ mod request_rule;
 mod settings;
 
 pub use answers::Answers;
+pub use clock::{Clock, TestClock, Timed, check_clock, since_epoch, start_of_day};
 pub use error::Error;
 pub use figures::{limit_header, policy_header, retry_after_seconds};
-pub use key::KeyPart;
+pub use key::{KeyPart, key_part};
 pub use limits::{LimitsOptions, RateLimits, RequestHead, Target, Visit, enter, leave};
 pub use request_rule::{Plan, RequestRule};
-pub use settings::{RuleOptions, engine, missing, status};
+pub use settings::{Engine, RuleOptions, engine, missing, status};

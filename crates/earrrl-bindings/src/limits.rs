@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use earrrl::{Charge, Cost, Decision, Engine as _, MemoryEngine, Rule, RuleId};
-use earrrl_tower::key::RequestTarget;
+use earrrl::{Charge, Cost, Decision, Engine as _, ManualClock, Rule, RuleId};
+use earrrl_tower::key::{RequestTarget, Route};
 use earrrl_tower::{
     AddressSource, ClientAddress, Judged, Passed, PeerAddress, Prefixes, RateLimitLayer,
     Settlement, Verdict, bounded_key,
@@ -15,7 +16,7 @@ use ipnet::IpNet;
 
 use crate::answers::{AllAnswers, Answers, CostsAfter};
 use crate::error::Error;
-use crate::key::{KeyPart, Route};
+use crate::key::{headers as headers_of, reads_route as names_route};
 use crate::request_rule::RequestRule;
 use crate::settings;
 
@@ -43,6 +44,8 @@ pub struct LimitsOptions {
     pub x_rate_limit: bool,
     /// True if every handler gets a decision.
     pub always_verdict: bool,
+    /// The clock of a test, in place of the system's.
+    pub clock: Option<Arc<ManualClock>>,
 }
 
 impl Default for LimitsOptions {
@@ -59,13 +62,14 @@ impl Default for LimitsOptions {
             headers_on_allowed: true,
             x_rate_limit: false,
             always_verdict: false,
+            clock: None,
         }
     }
 }
 
 /// The rules of a service, over one engine in memory or in files.
 pub struct RateLimits {
-    layer: RateLimitLayer<MemoryEngine>,
+    layer: RateLimitLayer<settings::Engine>,
     headers: Vec<HeaderName>,
     reads_route: bool,
 }
@@ -148,7 +152,7 @@ impl RateLimits {
     ) -> Result<Self, Error> {
         let address = client_address(&options)?;
         let status = settings::status("status", options.status)?;
-        let engine = settings::engine(options.path, options.capacity)?;
+        let engine = settings::engine(options.path, options.capacity, options.clock)?;
         let mut builder = RateLimitLayer::builder(engine)
             .status(status)
             .headers_on_allowed(options.headers_on_allowed)
@@ -159,8 +163,8 @@ impl RateLimits {
         let mut reads_route = false;
         for (place, rule) in rules.into_iter().enumerate() {
             builder = builder.rule(rule.for_layer(place, &address));
-            headers.extend(rule.key.iter().filter_map(|part| part.header(&address)));
-            reads_route |= rule.key.contains(&KeyPart::Route);
+            headers.extend(headers_of(&rule.key, &address));
+            reads_route |= names_route(&rule.key);
         }
         Ok(Self {
             layer: builder.build()?,

@@ -47,7 +47,7 @@ impl RequestRule {
         Ok(Self {
             name,
             rule,
-            key: vec![KeyPart::Client],
+            key: vec![KeyPart::client()],
             paths: Vec::new(),
             missing: Missing::Shared,
             cost: Cost::ONE,

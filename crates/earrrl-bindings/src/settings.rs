@@ -1,13 +1,19 @@
 //! Settings that several classes of the packages have.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, MemoryEngine, Mode, Rule};
+use earrrl::internal::StateDirectory;
+use earrrl::{Action, BuildError, Cost, ManualClock, MemoryEngine, Mode, Rule};
 use earrrl_tower::Missing;
 use http::StatusCode;
 
+use crate::clock::{Clock, check_clock};
 use crate::error::Error;
+
+/// The engine of the packages, in memory or in files.
+pub type Engine = MemoryEngine<Clock>;
 
 /// The longest time for which a request may be held back.
 const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
@@ -138,12 +144,19 @@ pub fn status(name: &str, code: u16) -> Result<StatusCode, Error> {
 /// Returns an engine for so many clients of each rule, whose rules have files in a directory if there is a path.
 ///
 /// # Errors
-/// Returns an error if the memory or the directory cannot be had.
-pub fn engine(path: Option<PathBuf>, capacity: usize) -> Result<MemoryEngine, Error> {
-    Ok(match path {
-        Some(path) => MemoryEngine::with_state_for(capacity, path)?,
-        None => MemoryEngine::new(capacity)?,
-    })
+/// Returns an error if the memory or the directory cannot be had, and for a clock beside a path.
+pub fn engine(
+    path: Option<PathBuf>,
+    capacity: usize,
+    clock: Option<Arc<ManualClock>>,
+) -> Result<Engine, Error> {
+    check_clock(clock.is_some(), path.is_some())?;
+    let Some(path) = path else {
+        return Ok(MemoryEngine::with_clock(capacity, Clock::new(clock, None))?);
+    };
+    let directory = StateDirectory::open(&path).map_err(BuildError::from)?;
+    let clock = Clock::new(None, Some(directory.anchor()));
+    Ok(MemoryEngine::in_directory(capacity, directory, clock)?)
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use earrrl_logs::format::{Field, Hints};
-use earrrl_logs::reading::{Costs, Filter, LogReader, Selection};
-use earrrl_logs::suggest::{Mark, PartRules, ProfileFields, Profiles, SecondReading, WantedRules};
-use earrrl_tower::Prefixes;
+use earrrl_logs::format::Field;
+use earrrl_logs::reading::LogReader;
+use earrrl_logs::suggest::{Mark, PartRules, ProfileFields, Rows, Sweep, WantedRules, judge};
+
+use crate::reading::rows_of;
 
 /// The length of a log in seconds.
 const END: u64 = 4 * 3600;
@@ -151,48 +152,52 @@ impl Mix {
         self.attackers.insert(client.to_owned());
     }
 
-    /// Returns the groups that are found, and the names of the clients that their rules touch.
-    fn found(mut self) -> (PartRules, BTreeSet<String>, BTreeSet<String>) {
+    /// Returns the requests in the order of their times, and the names of their clients.
+    fn rows(&mut self) -> (Rows, LogReader) {
         self.lines.sort_by_key(|(second, _)| *second);
         let mut log = String::new();
         self.lines
             .iter()
             .for_each(|(_, line)| write!(log, "{line}").unwrap());
-        let folder = tempfile::tempdir().unwrap();
-        let files = [folder.path().join("access.log")];
-        std::fs::write(&files[0], log).unwrap();
-        let selection = || Selection {
-            format: None,
-            hints: Hints::default(),
-            key: "client".parse().unwrap(),
-            prefixes: Prefixes::default(),
-            costs: Costs::default(),
-            filter: Filter::default(),
+        let fields =
+            ProfileFields::new(|name| vec![Field::new(name.trim_start_matches("header:user-"))]);
+        rows_of(&log, &fields)
+    }
+
+    /// Returns the groups that are found, and the names of the clients that their rules touch.
+    fn found(mut self) -> (PartRules, BTreeSet<String>, BTreeSet<String>) {
+        let (rows, reader) = self.rows();
+        let wanted = WantedRules {
+            groups: true,
+            parts: false,
         };
-        let mut reader = LogReader::new(selection());
-        reader
-            .read(&files[0], |source| source, &mut |_, _| Ok(()))
-            .unwrap();
-        let reading = SecondReading {
-            files: &files,
-            selection: selection(),
-            fields: ProfileFields::new(|name| {
-                vec![Field::new(name.trim_start_matches("header:user-"))]
-            }),
-            wanted: WantedRules {
-                groups: true,
-                parts: false,
-            },
-        };
-        let mut profiles = Profiles::read(reading, &mut reader.clients, std::iter::empty());
         let half_lives = [10, 60].map(Duration::from_secs);
-        let rules = profiles
-            .part_rules(&reader.clients, &half_lives, &|_| 1, std::iter::empty())
+        let rules = rows
+            .rules(
+                wanted,
+                &reader.clients,
+                &half_lives,
+                &|_| 1,
+                std::iter::empty(),
+            )
             .unwrap();
         let touched = rules.groups.iter().flat_map(|group| &group.touched);
         let name = |&client: &u32| String::from_utf8_lossy(reader.clients.key(client)).into_owned();
         let touched = touched.map(name).collect();
         (rules, touched, self.attackers)
+    }
+
+    /// Returns the names of the clients that stand out, after addresses of many people are spared.
+    fn standing_out(mut self) -> BTreeSet<String> {
+        let (rows, reader) = self.rows();
+        let half_lives = [10, 60].map(Duration::from_secs);
+        let most = |clients: usize| clients / 20;
+        let mut sweep = Sweep::new(&half_lives, most, || rows.requests()).unwrap();
+        sweep.spare(&rows.crowds(&sweep).unwrap());
+        let judged = judge(&sweep, rows.requests()).unwrap();
+        let touched = judged.touched.iter().filter(|_| sweep.gap().is_some());
+        let name = |number| String::from_utf8_lossy(reader.clients.key(number)).into_owned();
+        touched.map(|client| name(client.number)).collect()
     }
 }
 
@@ -210,7 +215,7 @@ fn caught(mix: Mix) -> Mark {
     let first = &rules.groups[0];
     let again = rules.groups[1..]
         .iter()
-        .filter(|group| group.mark == first.mark && group.path == first.path);
+        .filter(|group| group.mark == first.mark && group.paths == first.paths);
     assert!(
         again
             .flat_map(|group| &group.touched)
@@ -281,6 +286,108 @@ fn slow_guesses_for_one_user() {
         mix.attack(&client, ("admin", &agent), login, 4000);
     }
     assert_eq!(caught(mix), Mark::User);
+}
+
+#[test]
+fn guesses_for_one_user_by_each_client() {
+    let mut mix = Mix::honest(45);
+    for nth in 0..150 {
+        let (client, agent) = (mix.random.address(), mix.random.agent());
+        mix.attack(&client, (&format!("user-{nth}"), &agent), login, 1500);
+    }
+    assert_eq!(caught(mix), Mark::Client);
+}
+
+#[test]
+fn an_agent_of_many_in_networks_of_many() {
+    let mut mix = Mix::honest(46);
+    let agent = "Mozilla/5.0 Browser/1";
+    for nth in 0..400 {
+        let (second, other) = (mix.random.below(END), 2 + mix.random.below(4));
+        let client = format!("203.0.{}.{}", nth % 4, 100 + nth % 150);
+        mix.visit(&client, second, &format!("Mozilla/5.0 Browser/{other}"));
+    }
+    for nth in 0..160 {
+        let client = format!("203.0.{}.{}", nth % 4, 1 + nth / 4);
+        mix.attack(&client, ("-", agent), login, 4000);
+    }
+    assert_eq!(caught(mix), Mark::AgentInNetwork);
+}
+
+#[test]
+fn clients_of_an_agent_that_only_attacks_whether_or_not_they_fail() {
+    let mut mix = Mix::honest(47);
+    for _ in 0..1500 {
+        let client = mix.random.address();
+        mix.attack(&client, ("-", "python-httpx/0.27"), login, END);
+    }
+    assert_eq!(caught(mix), Mark::Agent);
+}
+
+#[test]
+fn guesses_of_paths_that_nobody_else_asks_for() {
+    let mut mix = Mix::honest(48);
+    for _ in 0..120 {
+        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let path = |number| format!("/wp-{}.php", number % 30);
+        mix.attack(&client, ("-", &agent), path, 900);
+    }
+    assert_eq!(caught(mix), Mark::Path);
+}
+
+/// Programs that say that they are browsers, and tabs of browsers in the background.
+#[test]
+fn one_path_without_a_page() {
+    let search = |_| "/search".to_owned();
+    let with_tabs = |seed| {
+        let mut mix = Mix::honest(seed);
+        for nth in 0..100 {
+            let (client, agent) = (mix.random.address(), mix.random.agent());
+            let start = mix.random.below(END / 2);
+            let end = if nth % 4 == 0 { END } else { start + 1 };
+            for second in (start..end).step_by(60) {
+                mix.ask(second, (&client, "-", &agent), "/search", 200);
+            }
+        }
+        mix
+    };
+    assert!(with_tabs(49).found().1.is_empty());
+    let mut mix = with_tabs(49);
+    for _ in 0..60 {
+        let client = mix.random.address();
+        mix.attack(&client, ("-", "Mozilla/5.0 Browser/91"), search, 900);
+    }
+    assert_eq!(caught(mix), Mark::Agent);
+}
+
+#[test]
+fn many_people_behind_an_address_do_not_stand_out_and_a_program_that_changes_its_agent_does() {
+    let mut alone = 0;
+    for seed in 0..6 {
+        let office = |mix: &mut Mix| {
+            for _ in 0..400 {
+                let (second, agent) = (mix.random.below(END), mix.random.agent());
+                mix.visit("198.51.100.7", second, &agent);
+            }
+        };
+        let mut mix = Mix::honest(seed);
+        office(&mut mix);
+        let found = mix.standing_out();
+        assert!(found.is_empty(), "seed {seed}: {found:?}");
+        let mut mix = Mix::honest(seed);
+        office(&mut mix);
+        for tenth in 0..3000 {
+            let agent = format!("Mozilla/5.0 Browser/{}", mix.random.below(40));
+            mix.ask(
+                5000 + tenth / 10,
+                ("203.0.113.9", "-", &agent),
+                "/page/1",
+                200,
+            );
+        }
+        alone += usize::from(mix.standing_out() == ["203.0.113.9".to_owned()].into());
+    }
+    assert_eq!(alone, 6);
 }
 
 #[test]

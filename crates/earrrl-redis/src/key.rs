@@ -106,6 +106,13 @@ impl Keys {
         [record, b":added"].concat()
     }
 
+    /// Returns the key of the entries that servers share beside records; `None` if names of clients must not be
+    /// stored in Redis.
+    pub(crate) fn shared_entries(&self) -> Option<Vec<u8>> {
+        let is_readable = self.clients == ClientKeys::Escaped;
+        is_readable.then(|| format!("{}overrides", self.prefix).into_bytes())
+    }
+
     /// Returns the key of a reservation, in the slot of the tag at this place.
     pub(crate) fn hold(&self, id: HoldId, place: usize) -> Vec<u8> {
         let tag = self.receipt_tags().get(place).copied().unwrap_or_default();

@@ -51,6 +51,7 @@ mod reservations;
 mod rules;
 mod send;
 mod shared;
+mod shared_entries;
 mod status;
 mod supervisor;
 mod throttle;
@@ -68,6 +69,7 @@ pub use options::{
     Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_url,
     without_credentials,
 };
+pub use shared_entries::{SharedEntries, SharedEntry};
 pub use status::{Counts, EngineMode, Status};
 pub use throttle::{Shift, Shifted};
 pub use units::check_near;

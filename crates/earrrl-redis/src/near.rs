@@ -329,16 +329,15 @@ impl Call {
     /// `charged`.
     fn good_for(&self, charged: Option<State>, at: Nanos) -> Duration {
         let limit = self.request.charges[0].rule.rule.limit();
+        let reset_after = || {
+            let peeked = limit.step(charged, at, Cost::ZERO, Mode::Peek);
+            peeked.2.reset_after
+        };
         match self.table.units {
-            Units::Bucket { .. } => {
-                limit
-                    .step(charged, at, Cost::ZERO, Mode::Peek)
-                    .2
-                    .reset_after
-            }
+            Units::Bucket { .. } => reset_after(),
             Units::Window { window, parts } => {
-                if let Limit::FixedWindow(limit) = limit {
-                    return self.table.lease.min(limit.until_window_ends(at));
+                if let Limit::FixedWindow(_) = limit {
+                    return self.table.lease.min(reset_after());
                 }
                 let (window, parts) = (u128::from(window), u128::from(parts));
                 let at = u128::from(at.get());

@@ -322,6 +322,27 @@ async fn each_denial_has_a_cause() {
     assert!(causes[0] > 0, "{causes:?}");
 }
 
+/// Denials that a node gives by itself are told times of their own too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_denials_have_places() {
+    let server = Server::start(&[]).await;
+    let node = nodes(|| patient(Options::new(&server.url())), 1)
+        .await
+        .remove(0);
+    let rule = prepare(&node, "recent-average 0.1/s half-life=10m strict");
+    let mut told = Vec::new();
+    let calls = called(&server, "evalsha");
+    for _ in 0..120 {
+        let decision = ask(&node, rule, "k", Some(at(0.0))).await;
+        told.extend((!decision.allowed).then(|| decision.retry_after.duration().unwrap()));
+    }
+    assert!(told.len() > 20, "{told:?}");
+    let calls = called(&server, "evalsha") - calls;
+    assert!(calls < 100, "{calls} calls, so no denial was kept");
+    let is_later = told.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(is_later, "{told:?}");
+}
+
 /// A client that is told a denial is denied by its server for a second, and its attempts count in Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_far_over_makes_few_trips() {

@@ -94,6 +94,30 @@ async fn who_is_out_stays_out_on_every_node() {
     }
 }
 
+/// A node continues the queue that Redis had when it was lost, by its own clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_of_denied_requests_go_on() {
+    let mut server = Server::start(&[]).await;
+    let node = node(&server.url()).await;
+    let rule = "recent-average 0.01/s half-life=1h strict";
+    let rule = node.prepare("queue", &rule.parse().unwrap()).unwrap();
+    let told = async || {
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        let decision = node.decide(&[charge], Mode::Check, None).await.unwrap();
+        assert!(!decision.allowed);
+        decision.retry_after.duration().unwrap().as_secs_f64()
+    };
+    allowed(&node, rule, 70).await;
+    let before = told().await;
+    server.kill();
+    let after = told().await;
+    assert!((after - before - 300.0).abs() < 5.0, "{before}, {after}");
+}
+
 /// When Redis becomes unreachable, a node grants a client at most the remaining quota that Redis
 /// had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -250,6 +250,7 @@ impl Server {
                 .flat_map(Redis::metrics),
         );
         families.extend(self.service.engine().reservation_metrics());
+        families.extend(self.service.run_time.metrics());
         let refused = Family::counter(
             "earrrl_request_limits_refused_total",
             "Limits of requests that could not be counted.",

@@ -85,6 +85,17 @@ impl Stream {
     }
 }
 
+/// Calls a method of whichever socket the stream is.
+macro_rules! of_socket {
+    ($stream:expr, $method:ident($($argument:expr),*)) => {
+        match $stream.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).$method($($argument),*),
+            Stream::Unix(stream) => Pin::new(stream).$method($($argument),*),
+            Stream::Tls(stream) => Pin::new(stream).$method($($argument),*),
+        }
+    };
+}
+
 impl AsyncRead for Stream {
     #[inline]
     fn poll_read(
@@ -92,11 +103,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        of_socket!(self, poll_read(context, buffer))
     }
 }
 
@@ -107,27 +114,15 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        of_socket!(self, poll_write(context, bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
+        of_socket!(self, poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        of_socket!(self, poll_shutdown(context))
     }
 
     fn poll_write_vectored(
@@ -135,11 +130,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
-        }
+        of_socket!(self, poll_write_vectored(context, buffers))
     }
 
     fn is_write_vectored(&self) -> bool {

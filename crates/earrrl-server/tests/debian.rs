@@ -1,8 +1,10 @@
 //! Tests the recipes of `contrib/` for nginx and HAProxy with Debian's packages, sends every spelling
-//! of a path to applications, starts servers on full and read-only file systems, and lets nginx and
+//! of a path to applications, runs the applications of docs/clients.md, starts servers on full and read-only file systems, and lets nginx and
 //! promtool read what the program writes. `scripts/gate` installs the packages and runs these tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "debian/clients.rs"]
+mod clients;
 #[path = "debian/mounts.rs"]
 mod mounts;
 #[path = "debian/spellings.rs"]
@@ -384,62 +386,6 @@ fn no_request_gets_past_haproxy() {
     let limiter = Limiter::start_with(429, hostile::RULES);
     let proxy = haproxy(&limiter);
     none_is_served("HAProxy", &proxy, &limiter);
-}
-
-/// Runs the clients in a language from the documentation, which must print true. Their timeouts
-/// assume an idle machine.
-fn run_clients(language: &str, file: &str, run: &[&str]) {
-    let config = "[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=9\"\n";
-    let server = support::TestServer::start(config);
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/clients.md");
-    let page = fs::read_to_string(page).unwrap();
-    let sources: Vec<&str> = page.split(&format!("```{language}\n")).skip(1).collect();
-    assert!(!sources.is_empty(), "{language}");
-    for source in sources {
-        let (source, _) = source.split_once("```").unwrap();
-        let [http, resp] = [server.http, server.resp].map(|address| address.port().to_string());
-        let source = source.replace("8080", &http).replace("6380", &resp);
-        let source = source
-            .replace("500 *", "60000 *")
-            .replace("=> 500", "=> 60000");
-        let source = source.replace("0.5", "60").replace("(5000)", "(60000)");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(file);
-        fs::write(&path, &source).unwrap();
-        let mut command = program(run[0]);
-        // Go keeps what it has compiled.
-        command
-            .args(&run[1..])
-            .arg(&path)
-            .env("GOCACHE", folder.path().join("go"));
-        let output = command.output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let problem = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            printed == "true\n" || printed == "bool(true)\n",
-            "{printed}{problem}{source}"
-        );
-    }
-}
-
-#[test]
-fn the_client_in_java_is_allowed() {
-    run_clients("java", "Main.java", &["/usr/bin/java"]);
-}
-
-#[test]
-fn the_client_in_go_is_allowed() {
-    run_clients("go", "main.go", &["/usr/bin/go", "run"]);
-}
-
-#[test]
-fn the_clients_in_ruby_are_allowed() {
-    run_clients("ruby", "client.rb", &["/usr/bin/ruby"]);
-}
-
-#[test]
-fn the_clients_in_php_are_allowed() {
-    run_clients("php", "client.php", &["/usr/bin/php"]);
 }
 
 /// Runs the lines of contrib/redis that call the script in a language; they must print true.

@@ -444,7 +444,7 @@ fn the_rules_for_apis_and_crawlers_fit_together() {
     let all = blocks(&page, "toml");
     let rules = |name: &str| {
         let block = all.iter().find(|block| block.contains(name)).unwrap();
-        block.replace("version = 1\n", "")
+        format!("{block}\n")
     };
     let server = TestServer::start(&(rules("header:x-api-key") + &rules("\"pages\"")));
     let mut client = server.http();

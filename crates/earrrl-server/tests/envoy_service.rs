@@ -155,6 +155,40 @@ fn what_cannot_be_has_the_peers_error() {
     assert_eq!(refused.to_string(), "no rate limit configuration loaded");
 }
 
+/// In the last second of January, which is the last of no 30 days since 1970.
+#[test]
+fn months_and_years_are_of_the_calendar_if_asked_for() {
+    const JANUARY: u64 = 31 * 86_400 - 1;
+    for (toml, unit, requests, expected) in [
+        ("", 5, 3, "2505601s"),
+        ("[envoy]\nalgorithm = \"calendar\"", 5, 3, "1s"),
+        ("[envoy]\nalgorithm = \"calendar\"", 6, 3, "28857601s"),
+        ("[envoy]\nalgorithm = \"calendar\"", 4, 3, "1s"),
+    ] {
+        let (service, clock) = service(toml);
+        clock.set(Nanos::from_secs(JANUARY));
+        let answer = ask(&service, &request(&format!("a=b l{requests}/{unit}"))).unwrap();
+        let status = &answer["statuses"][0];
+        assert_eq!(status["durationUntilReset"], expected, "{toml} {unit}");
+        assert_eq!(
+            status["currentLimit"]["requestsPerUnit"], requests,
+            "{toml} {unit}"
+        );
+    }
+}
+
+/// A rule's month and year are Envoy's units in answers.
+#[test]
+fn a_calendar_month_is_reported_as_a_month() {
+    let (service, _) = service("[envoy]\nalgorithm = \"calendar\"");
+    let answer = ask(&service, &request("status=404")).unwrap();
+    let limit = &answer["statuses"][0]["currentLimit"];
+    assert_eq!(
+        (&limit["requestsPerUnit"], &limit["unit"]),
+        (&json!(40), &json!("MONTH"))
+    );
+}
+
 /// The number that a request brings is no part of its counter.
 #[test]
 fn a_limit_that_changes_with_each_request_is_a_limit() {

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -210,4 +211,36 @@ fn a_stream_ends_when_its_token_is_revoked() {
         .reload(Ok(crate::support::parse(&revoked)))
         .unwrap();
     assert_eq!(events.line(), "");
+}
+
+/// The recipe of `docs/quotas.md`: an observing rule with a part of the quota.
+#[test]
+fn a_client_that_has_used_a_part_of_its_quota_is_one_event_a_period() {
+    let quota = |name: &str, quota: u32, action: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nlimit = \"fixed-window {quota}/month\"\nkey = \"user\"\n\
+             action = \"{action}\"\n"
+        )
+    };
+    let rules = quota("month", 10, "deny") + &quota("month-80-percent", 8, "observe");
+    let admin = "[server]\nadmin = \"127.0.0.1:0\"\n";
+    let (server, clock) = TestServer::manual(&format!("{admin}{rules}"));
+    let mut http = server.http();
+    let body = r#"{"attributes":{"user":"ann"}}"#;
+    let mut events = Events::open(&server, ADMIN, "format=jsonl");
+    for period in 0..2 {
+        let statuses: Vec<u16> = (0..11)
+            .map(|_| http.post("/v1/check", body).status)
+            .collect();
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 10);
+        let mut limited = [events.next(), events.next()];
+        limited.sort();
+        let expected = ["month", "month-80-percent"].map(|rule| event("limited", rule, "ann"));
+        assert_eq!(limited, expected, "period {period}");
+        clock.advance(Duration::from_secs(32 * 86_400));
+        let mut forgiven = [events.next(), events.next()];
+        forgiven.sort();
+        let expected = ["month", "month-80-percent"].map(|rule| event("forgiven", rule, "ann"));
+        assert_eq!(forgiven, expected, "period {period}");
+    }
 }

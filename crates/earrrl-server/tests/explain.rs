@@ -28,7 +28,7 @@ fn explain(attributes: &str) -> String {
     explain_under(CONFIG, attributes)
 }
 
-fn explain_under(config: &str, attributes: &str) -> String {
+pub(crate) fn explain_under(config: &str, attributes: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     std::fs::write(&file, config).unwrap();

@@ -31,7 +31,7 @@ const RULES: [&str; 6] = [
 ];
 
 /// The figures of the page on choosing a limit, each with the arguments that the page prints for it.
-const EXAMPLES: [(&str, &[&str]); 3] = [
+const EXAMPLES: [(&str, &[&str]); 4] = [
     (
         "burst",
         &[
@@ -82,6 +82,20 @@ const EXAMPLES: [(&str, &[&str]); 3] = [
             "greedy steady 0.5/s from=120s",
             "--duration",
             "200s",
+        ],
+    ),
+    (
+        "workers",
+        &[
+            "simulate",
+            "--rule",
+            "recent-average 1/s half-life=10s strict",
+            "--rule",
+            "recent-average 1/s half-life=10s strict waits=first",
+            "--client",
+            "office steady 1/s obey workers=5",
+            "--duration",
+            "300s",
         ],
     ),
 ];

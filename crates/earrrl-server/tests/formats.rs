@@ -245,7 +245,7 @@ fn the_lines_of_the_help_are_read() {
             (None, None) => {}
         }
     }
-    assert_eq!(found.len(), 23, "{found:?}");
+    assert_eq!(found.len(), 27, "{found:?}");
     for (format, lines) in found {
         assert_eq!(
             replayed(&lines, &["--format", format])["events"],

@@ -386,6 +386,10 @@ fn what_a_format_does_not_have_is_told() {
             &["--key", "clinet"],
             "is combined, which has no field `clinet`; it has client, user",
         ),
+        (
+            &["--key", "clientip"],
+            "http_x_forwarded_for; did you mean `client`?",
+        ),
         (&["--cost", "field:size"], "no field `size`"),
         (
             &["--key-field", "user"],

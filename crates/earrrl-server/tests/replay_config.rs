@@ -183,7 +183,7 @@ fn decision_by_decision() {
     assert!(page.out.contains("<b>slow</b>: fixed-window 6/1m"));
     // The report has one entry for all rules together, and one for each rule.
     let rules = summary["rules"].as_array().unwrap().len();
-    assert_eq!(page.out.matches("<svg").count(), 1 + rules);
+    assert_eq!(page.out.matches("<svg").count(), 2 * (1 + rules));
     let plot = tempfile::NamedTempFile::with_suffix(".svg").unwrap();
     earrrl(&[&arguments[..], &["--plot", plot.path().to_str().unwrap()]].concat());
     assert!(

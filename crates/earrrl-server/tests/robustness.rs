@@ -473,7 +473,7 @@ fn a_bad_configuration_changes_nothing() {
         ready.json()["reload_error"]
             .as_str()
             .unwrap()
-            .contains("f:2:8: name: expected a string, got 5")
+            .contains("f:2:8: name: expected a string, as \"5\", got 5")
     );
     assert!(
         server

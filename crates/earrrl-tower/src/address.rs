@@ -49,6 +49,11 @@ impl Prefixes {
         self.ipv4 == 32
     }
 
+    /// Returns these lengths with others for IPv4 and IPv6, where there are any.
+    pub(crate) fn with(self, ipv4: Option<u8>, ipv6: Option<u8>) -> Self {
+        Self::new(ipv4.unwrap_or(self.ipv4), ipv6.unwrap_or(self.ipv6))
+    }
+
     /// Returns an address's network as a key: `192.0.2.7`, `192.0.2.0/24`, `2001:db8:0:1::/64`.
     ///
     /// ```

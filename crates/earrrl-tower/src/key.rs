@@ -339,6 +339,27 @@ impl Key for MatchedPath {
     }
 }
 
+/// The route of a request, among its extensions, for frameworks other than axum. Requests that match no route, which get
+/// status 404, have the empty text in common.
+#[derive(Clone, Debug)]
+pub struct Route(pub String);
+
+/// A key that is the [`Route`] of a request, or the route that axum matched.
+pub(crate) struct RouteKey;
+
+impl Key for RouteKey {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let Some(Route(route)) = request.extensions.get() else {
+            #[cfg(feature = "axum")]
+            return MatchedPath.write(request, key);
+            #[cfg(not(feature = "axum"))]
+            return false;
+        };
+        key.push(route.as_bytes());
+        true
+    }
+}
+
 /// A key that is the same for every request, for a limit that all clients share.
 ///
 /// ```

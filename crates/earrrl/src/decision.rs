@@ -366,12 +366,14 @@ impl Decision {
     /// Sets the shortest wait, and the one that the client is told.
     pub(crate) fn with_waits(self, [earliest, told]: [Wait; 2]) -> Self {
         let queued = match (earliest, told) {
-            (Wait::For(earliest), Wait::For(told)) => told.saturating_sub(earliest).as_nanos(),
+            (Wait::For(earliest), Wait::For(told)) if told > earliest => {
+                u64::try_from((told - earliest).as_nanos()).unwrap_or(u64::MAX)
+            }
             _ => 0,
         };
         Self {
             retry_after: told,
-            queued: u64::try_from(queued).unwrap_or(u64::MAX),
+            queued,
             ..self
         }
     }
@@ -412,22 +414,13 @@ impl Brief {
 
 impl From<&Decision> for Brief {
     fn from(decision: &Decision) -> Self {
-        let Decision {
-            outcome,
-            remaining,
-            delay,
-            retry_after,
-            ..
-        } = *decision;
-        let wait = if decision.allowed {
-            Wait::For(delay)
-        } else {
-            retry_after
-        };
         Self {
-            outcome,
-            remaining,
-            wait,
+            outcome: decision.outcome,
+            remaining: decision.remaining,
+            wait: match decision.allowed {
+                true => Wait::For(decision.delay),
+                false => decision.retry_after,
+            },
         }
     }
 }

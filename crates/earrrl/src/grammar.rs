@@ -5,7 +5,7 @@
 //! exponential 60/1m [leaky|strict] [waits=queue|first]
 //! token-bucket 60 refill=1/s                          (also: credit-pool)
 //! gcra 1/s burst=60
-//! fixed-window 60/1m [leaky|strict]
+//! fixed-window 60/1m [start=first] [leaky|strict]
 //! fixed-window 10000/month from=15 tz=Europe/Berlin   (also: day, week, year)
 //! sliding-log 60/1m [leaky|strict]
 //! sliding-window 600/1h sub-windows=60 [harsh|lenient] [leaky|strict]

@@ -72,7 +72,7 @@ pub use store::{BuildError, StateError};
 pub mod internal {
     pub use crate::algorithm::Tally;
     #[cfg(feature = "std")]
-    pub use crate::clock::Anchor;
+    pub use crate::clock::{Anchor, Sealed};
     pub use crate::decision::{Brief, Figures, Places};
     pub use crate::duration::parse_duration;
     pub use crate::engine::{Reserving, check_name, merge_charges, restore_places};

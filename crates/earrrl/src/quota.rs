@@ -1,6 +1,7 @@
 //! The quota of a limit as the `RateLimit` headers report it.
 
 use crate::algorithm::Limit;
+use crate::decision::Decision;
 
 /// A quota and its window, rounded to whole units and seconds for the `RateLimit` headers.
 ///
@@ -45,6 +46,28 @@ impl Quota {
             window: has_window.then_some(below + 1),
             is_concurrent,
         }
+    }
+
+    /// Returns the units that a decision under `limit` alone leaves to the client, with their fraction. They are whole
+    /// under recent-average, exponential and concurrent, which tell how many requests of cost 1 would pass.
+    ///
+    /// ```
+    /// # use earrrl::{Limit, Mode, Nanos, Quota, Rule};
+    /// let rule: Rule = "fixed-window 5/1d".parse()?;
+    /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, "0.000315".parse()?, Mode::Check);
+    /// assert_eq!(decision.remaining, 4);
+    /// assert!((Quota::left(rule.limit(), &decision) - 4.999685).abs() < 1e-9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn left(limit: &Limit, decision: &Decision) -> f64 {
+        let (units, seconds) = limit.allowance();
+        let used = match (limit, decision.rate) {
+            (Limit::TokenBucket(_), _) => decision.reset_after.as_secs_f64() * limit.per_second(),
+            (Limit::RecentAverage(_) | Limit::Exponential(_) | Limit::Concurrent(_), _)
+            | (_, None) => return decision.remaining as f64,
+            (_, Some(rate)) => rate * seconds,
+        };
+        (units - used).max(0.0)
     }
 }
 

@@ -8,10 +8,7 @@ use earrrl::{ManualClock, MemoryEngine, Nanos};
 use earrrl_testing::{Profile, ReferenceEngine, block_on, conformance, interleavings};
 
 /// The steps of Redis, in memory.
-const COARSE: Profile = Profile {
-    queues: true,
-    ..Profile::REDIS
-};
+const COARSE: Profile = Profile { ..Profile::REDIS };
 
 #[test]
 fn the_reference_engine_conforms() {

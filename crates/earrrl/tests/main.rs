@@ -1,7 +1,6 @@
 //! The tests of the public interface, in one binary.
 
 mod algorithms;
-mod clock;
 mod conformance;
 mod order;
 mod starts;

@@ -52,14 +52,14 @@ struct Served {
 }
 
 /// Runs workers that send a request every 35 to 85 ms while they are allowed, and sleep whole seconds when they are
-/// told to.
-fn crowd(rule: &str, workers: usize) -> Served {
+/// told to. They start at random times within a number of seconds.
+fn crowd(rule: &str, workers: usize, started_in: f64) -> Served {
     let mut key = Shared::new(rule);
     let mut random = Random::new(workers as u64);
     let secs = (30.0 * workers.max(30) as f64 / key.per_second()).max(600.0);
     let end = START + (secs * 1e9) as u64;
     let mut next: BinaryHeap<_> = (0..workers)
-        .map(|worker| Reverse((START + random.below(1000) * MILLI, worker)))
+        .map(|worker| Reverse((START + (started_in * 1e9 * random.unit()) as u64, worker)))
         .collect();
     let mut served = vec![0u32; workers];
     let mut denied = 0;
@@ -97,11 +97,15 @@ const STRICT: [&str; 6] = [
 #[test]
 fn workers_that_share_a_key_and_obey_are_all_served() {
     for rule in STRICT {
-        for workers in [1, 2, 5, 20, 100] {
-            let served = crowd(rule, workers);
+        for (workers, started_in) in [1, 2, 5, 20, 100]
+            .into_iter()
+            .flat_map(|workers| [1.0, 10.0, 60.0].map(|secs| (workers, secs)))
+        {
+            let served = crowd(rule, workers, started_in);
             let is_served = served.share >= 0.5 && served.denials_each <= 1.0;
-            assert!(is_served, "{rule}, {workers} workers: {served:?}");
-            assert!(workers != 20 || served.least >= 0.5, "{rule}: {served:?}");
+            let what = format!("{rule}, {workers} workers in {started_in} s: {served:?}");
+            assert!(is_served, "{what}");
+            assert!(workers != 20 || served.least >= 0.5, "{what}");
         }
     }
 }
@@ -109,7 +113,11 @@ fn workers_that_share_a_key_and_obey_are_all_served() {
 /// Without the queue, the same workers deny each other for good.
 #[test]
 fn without_a_queue_five_workers_starve() {
-    let served = crowd("recent-average 1/s half-life=10s strict waits=first", 5);
+    let served = crowd(
+        "recent-average 1/s half-life=10s strict waits=first",
+        5,
+        1.0,
+    );
     assert!(served.share < 0.01, "{served:?}");
 }
 
@@ -138,18 +146,25 @@ fn a_client_that_hammers_gets_nothing_as_before() {
     }
 }
 
-/// Its denials have filled the queue, so that it finds no place and is told the first possible time.
+/// Its attempts have decayed, which shows that they are not those of a crowd. So it is told the first possible time, and
+/// its next denials have no places that were given out while it hammered.
 #[test]
 fn a_client_that_hammered_and_then_obeys_is_not_told_the_end_of_its_own_queue() {
-    for rule in [
-        "recent-average 1/s half-life=10s strict",
-        "recent-average 10/s half-life=30s strict",
-    ] {
+    for rule in STRICT {
         for times in [10.0, 20.0] {
-            let (_, last) = hammer(&mut Shared::new(rule), times, 60.0);
+            let mut key = Shared::new(rule);
+            let (_, last) = hammer(&mut key, times, 60.0);
             let [told, first] =
                 [last.retry_after, last.earliest()].map(|wait| wait.duration().unwrap());
             assert!(told <= 2 * first, "{rule}: told {told:?}, first {first:?}");
+            let mut at = Nanos::new(START + 60_000 * MILLI) + told;
+            for _ in 0..50 {
+                let decision = key.check(at.get());
+                let told = decision.retry_after.duration().unwrap();
+                let most = Duration::from_secs_f64(8.0 / key.per_second());
+                assert!(told <= most, "{rule}: later told {told:?}");
+                at = at + told.max(Duration::from_millis(50));
+            }
         }
     }
 }

@@ -4,21 +4,6 @@ import { readFileSync } from "node:fs";
 
 // The tests that do not apply, by the reason.
 const APART = {
-  "windows begin at multiples of their length, not at a client's first request": [
-    "should send correct `x-ratelimit-limit`, `x-ratelimit-remaining`, and `x-ratelimit-reset` headers",
-    "should send correct `ratelimit-*` headers for the standard headers draft 6",
-    "should send policy and combined ratelimit headers for the standard draft 7",
-    "should send correct headers for the standard draft 8",
-    "should send multiple headers correctly for the standard draft 8",
-    "should override the quota name if specified for the standard draft 8",
-    "should return the `retry-after` header once IP has reached the max",
-  ],
-  "Jest's timers do not move the clock of the native module": [
-    "should (eventually) accept new connections from a blocked IP",
-    "should work repeatedly",
-    "resets the count for all the keys in the store when the timeout is reached",
-    "does not allow a Client object to be assigned to two keys",
-  ],
   "the timers and maps of MemoryStore are its own": [
     "clears the timer when `shutdown` is called",
     "should automatically clear previously set intervals",

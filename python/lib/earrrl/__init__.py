@@ -17,13 +17,14 @@ With ``path=``, all processes that open the file share the limit, and a process 
 (True, False)
 """
 
-from ._native import Decision, Engine, Limiter, Passing, Refusal, Rule, Settlement, __version__
+from ._native import Decision, Engine, Limiter, ManualClock, Passing, Refusal, Rule, Settlement, __version__
 from ._rate_limits import RateLimits
 
 __all__ = [
     "Decision",
     "Engine",
     "Limiter",
+    "ManualClock",
     "Passing",
     "RateLimits",
     "Refusal",

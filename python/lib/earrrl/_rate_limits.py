@@ -6,6 +6,10 @@ from . import _native  # type: ignore[attr-defined]
 from ._judge import EnvironJudge
 from ._route_limit import RouteLimit
 
+# The greatest number of limits on routes, each of which has memory of its own. An application that makes a limit in each
+# request would have a new one each time, which limits nothing.
+_MOST_ROUTES = 1000
+
 
 class RateLimits(_native.RateLimits):
     """The rules of a service, which the middlewares take, and limits on routes.
@@ -64,6 +68,8 @@ class RateLimits(_native.RateLimits):
                     return known[1]
                 limits = None if known else _RouteRules(rules, **self._options)
                 if limits and not any(taken in self._routes for taken in limits.names):
+                    if len(self._routes) >= _MOST_ROUTES:
+                        raise ValueError(f"limit: {_MOST_ROUTES} limits on routes are in use, which is the most; make a limit once, not in each request")
                     self._routes.update((taken, (settings, limits)) for taken in limits.names)
                     return limits
                 if is_fixed:

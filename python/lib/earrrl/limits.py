@@ -31,7 +31,7 @@ _DEFAULT_PORT = 6380
 
 
 class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWindow):
-    """The storage for synchronous code. All windows begin at multiples of their length since the epoch."""
+    """The storage for synchronous code. A fixed window begins with a key's first request."""
 
     STORAGE_SCHEME = ["earrrl", "earrrl+unix"]
 
@@ -128,13 +128,15 @@ def _open_windows(uri, options):
         is_unix = parts.scheme.endswith("+unix")
         if path.strip("/") if parts.hostname else is_unix and not path:
             raise ValueError("a host with a path" if parts.hostname else "no path")
+        if options.get("clock") and (is_unix or parts.hostname):
+            raise ValueError("a clock, while a server has its own")
         if is_unix:
             return ServerWindows(None, path, token)
         if parts.hostname:
             host = parts.netloc.rpartition("@")[2]
             return ServerWindows(host if parts.port else f"{host}:{_DEFAULT_PORT}", None, token)
         capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
-        return Windows(path or None, int(capacity))
+        return Windows(path or None, int(capacity), options.get("clock"))
     except (ValueError, OverflowError) as error:
         expected = "earrrl://, earrrl:///DIRECTORY, earrrl://HOST:PORT, or earrrl+unix:///SOCKET"
         raise ConfigurationError(f"{uri}: {error}; expected {expected}") from error

@@ -114,7 +114,8 @@ pub(super) fn w3c_names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let names = line
         .strip_prefix(b"#Fields:")
         .or_else(|| line.strip_prefix(b"#fields\t"))?;
-    let names = names.split(u8::is_ascii_whitespace);
+    // Some programs write the names in quotes.
+    let names = names.split(|byte| byte.is_ascii_whitespace() || *byte == b'"');
     let names = names.filter(|name| !name.is_empty());
     Some(names.map(<[u8]>::to_vec).collect())
 }
@@ -273,6 +274,13 @@ mod tests {
         let log = "#Fields: date time c-ip c-ip\n2024-01-01 12:00:00 9.9.9.9 192.0.2.7";
         let found = last_request(log, &["client"]);
         assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7".into()));
+    }
+
+    #[test]
+    fn names_in_quotes() {
+        let log = "#Fields: \"date\" \"time\" \"c-ip\" \"cs-uri-stem\"\n\"2024-01-01\" \"12:00:00\" \"192.0.2.7\" \"/a\"";
+        let found = last_request(log, &["client", "path"]);
+        assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7 /a".into()));
     }
 
     #[test]

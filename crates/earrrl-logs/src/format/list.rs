@@ -173,6 +173,22 @@ formats! {
     Rails = "rails" [], Expression(vendors::RAILS, ""), Lines,
         "Rails",
         r#"Started GET "/a" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
+    /// vsftpd's log of logins and commands.
+    Vsftpd = "vsftpd" [], Expression(vendors::VSFTPD, ""), Lines,
+        "vsftpd's logins and commands",
+        r#"Mon Jan  1 12:00:00 2024 [pid 7] [ann] FAIL LOGIN: Client "192.0.2.7""#;
+    /// The transfer log of FTP servers.
+    Xferlog = "xferlog" [], Expression(vendors::XFERLOG, ""), Lines,
+        "transfers of FTP servers",
+        "Mon Jan  1 12:00:00 2024 1 192.0.2.7 5 /a b _ o r ann ftp 0 * c";
+    /// Failed logins in ProFTPD's log.
+    Proftpd = "proftpd" [], Expression(vendors::PROFTPD, ""), Lines,
+        "ProFTPD's failed logins",
+        "2024-01-01 12:00:00,123 mx proftpd[7] 10.0.0.1 (192.0.2.7[192.0.2.7]): USER ann (Login failed): Incorrect password";
+    /// Failed logins in Jira's security log.
+    Jira = "jira" [], Expression(vendors::JIRA, ""), Lines,
+        "Jira's failed logins",
+        "2024-01-01 12:00:00,123+0000 http-8080-1 anonymous 720x1x1 - 192.0.2.7 /login.jsp The user 'ann' has FAILED authentication.";
     /// The format that `--pattern` or `--log-format` describes.
     Pattern = "pattern" [], Syntax::Given, Never, "", "";
 }
@@ -196,7 +212,10 @@ impl Format {
 
     /// Returns true if a user in a log of this format is a name with which a login was tried.
     pub(crate) fn has_tried_names(self) -> bool {
-        matches!(self, Self::Sshd | Self::SshdLines | Self::Dovecot)
+        matches!(
+            self,
+            Self::Sshd | Self::SshdLines | Self::Dovecot | Self::Proftpd | Self::Jira
+        )
     }
 
     /// Returns the format with this name, or the format that the product with this name writes.

@@ -113,7 +113,9 @@ pub(super) const HAPROXY: &str = concat!(
 // - nginx, for all errors: `… *7 open() "/a" failed (2: No such file or directory), client:
 //   192.0.2.7, server: …`
 // - Apache: `[Mon Jan 01 12:00:00.500000 2024] [core:error] [pid 1:tid 2] [client 192.0.2.7:4711]
-//   AH00124: …`; before version 2.4 without process and port. Some formats leave the port out, too.
+//   AH00124: …`; before version 2.4 without process and port. Some formats leave the port out, too, at
+//   times without its colon. IPv6 addresses have no brackets: behind eight groups stands a port, and in an address with
+//   `::` a last group of up to three digits is none, since clients have greater ports.
 //
 // The times have no zone, and are read as UTC.
 //
@@ -146,7 +148,9 @@ pub(super) const NGINX: &str = nginx!(
 /// The lines of Apache about a client.
 pub(super) const APACHE: &str = concat!(
     r"^\[(?<time>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? \d{4})\] \[(?<level>[\w:-]+)\] ",
-    r"(?:\[pid \d+(?::tid \d+)?\] (?:[\w.]+\(\d+\): )?(?:\(\d+\)[^\[]*: )?\[(?:client|remote) (?<client>[0-9A-Fa-f.:]+?)(?::(?<client_port>\d+))?\]",
+    r"(?:\[pid \d+(?::tid \d+)?\] (?:[\w.]+\(\d+\): )?(?:\(\d+\)[^\[]*: )?\[(?:client|remote) ",
+    r"(?<client>[\d.]+|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|[0-9A-Fa-f:]+:[1-9]\d{0,2}|[0-9A-Fa-f.:]*?[0-9A-Fa-f])",
+    r"(?::(?<client_port>\d*))?\]",
     r"|\[client (?<key>[0-9A-Fa-f.:]+)\]) (?<message>.*)",
 );
 
@@ -182,6 +186,43 @@ pub(super) const POSTFIX: &str = concat!(
     r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: |PREGREET \d+ after \S+ from )",
     r"(?<host>[^\s\[\]]*)\[(?<client>[0-9A-Fa-f:.]+)\]",
     r"(?:$|, |(?::\d+)?: (?:[45]\d\d |[45]\.\d+\.\d+ |[A-Z]{4} ?|\\|SASL (?<mechanism>\S+) authentication failed))",
+);
+
+// The logs of FTP servers and of Jira. The address stands before any text of the client, or is the first quoted text of
+// a line on which the client's name can have no quote.
+
+/// The time of vsftpd's lines and of transfer logs.
+macro_rules! ftp_time {
+    ($rest:literal) => {
+        concat!(r"(?<time>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}) ", $rest)
+    };
+}
+
+/// vsftpd's lines about logins and commands.
+pub(super) const VSFTPD: &str = concat!(
+    "^(?:",
+    ftp_time!(r"\[pid \d+\] )?"),
+    r#"\[(?<user>[^"]*)\] (?<outcome>OK|FAIL) (?<method>[A-Z]+): Client "(?<client>[0-9A-Fa-f.:]+)"(?:, "(?<path>[^"]*)")?"#,
+);
+
+/// The lines of transfer logs, one for each file.
+pub(super) const XFERLOG: &str = concat!(
+    "^",
+    ftp_time!(r"\d+ (?<client>\S+) (?<bytes>\d+) (?<path>.*) "),
+    r"[ab] \S+ (?<direction>[oid]) [agr] (?<user>.*) \S+ [01] \S+ (?<outcome>[ci])$",
+);
+
+/// ProFTPD's lines about failed logins.
+pub(super) const PROFTPD: &str = concat!(
+    r"^(?:(?<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?) \S+ proftpd\[\d+\]:? )?",
+    r"\S+ \([^\s\[\]]*\[(?<client>[0-9A-Fa-f.:]+)\]\)(?::| -) ",
+    r"USER (?<user>.*)(?: \(Login failed\):|: no such user found )",
+);
+
+/// The lines of Jira's security log about failed logins.
+pub(super) const JIRA: &str = concat!(
+    r"^(?<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}(?:[-+]\d{4})?) \S+ (?:url: ?\S+ (?:user: \S+ )?)?",
+    r"\S+ \S+ \S+ (?<client>[0-9A-Fa-f.:]+) (?<path>/\S*) The user '(?<user>.*)' has FAILED authentication",
 );
 
 // The messages of OpenSSH's daemon.
@@ -255,6 +296,31 @@ mod vendors_tests {
         let forged = r#"Started GET "/x" for 9.9.9.9 at 2015-05-17 10:05:03 +0000" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
         let (_, found) = last_request(&format!("{rails}\n{forged}"), &["client"]);
         assert!(found.ends_with(" 192.0.2.7"), "{found}");
+    }
+}
+
+#[cfg(test)]
+mod transfer_tests {
+    use crate::format::{Format, last_request};
+
+    #[test]
+    fn transfers_and_failed_logins() {
+        let day = "Mon Jan  1 12:00:00 2024";
+        let stamp = "2024-01-01 12:00:00,000";
+        let cases = [
+            (Format::Vsftpd, format!("{day} [pid 7] [x] FAIL LOGIN: Client 9.9.9.9] FAIL LOGIN: Client \"192.0.2.7\"")),
+            (Format::Vsftpd, format!("{day} [pid 7] [ftp] OK LOGIN: Client \"192.0.2.7\", anon password \"] OK LOGIN: Client \"9.9.9.9\"\"")),
+            (Format::Vsftpd, format!("{day} [pid 7] [ann] OK DOWNLOAD: Client \"192.0.2.7\", \"/a\", 5 bytes, 1.00Kbyte/sec")),
+            (Format::Xferlog, format!("{day} 1 192.0.2.7 5 /a 9.9.9.9 b b _ o a ann 9.9.9.9@x ftp 0 * c")),
+            (Format::Proftpd, format!("{stamp} mx proftpd[7] 10.0.0.1 (h.example[192.0.2.7]): USER (x[9.9.9.9]): USER a (Login failed): Incorrect password")),
+            (Format::Proftpd, "2024-01-01T12:00:00Z mx proftpd[7]: 10.0.0.1 (h.example[192.0.2.7]) - USER bob: no such user found from h.example [192.0.2.7] to 10.0.0.1:21".into()),
+            (Format::Jira, format!("{stamp}+0000 http-nio-8080-exec-7 url:/login.jsp anonymous 720x1x1 1abc 192.0.2.7 /login.jsp The user '9.9.9.9 /' has FAILED authentication. Failure count equals 1")),
+            (Format::Jira, format!("{stamp} http-8080-1 anonymous 720x1x1 - 192.0.2.7 /rest/login The user 'ann' has FAILED authentication.  Failure count equals 3")),
+        ];
+        for (format, line) in cases {
+            let found = last_request(&line, &["client"]);
+            assert_eq!(found, (format, "1704110400 192.0.2.7".into()), "{line}");
+        }
     }
 }
 
@@ -419,6 +485,34 @@ mod error_logs_tests {
             (
                 format!("[core:error] {process} [client 2001:db8::1:4711]"),
                 "2001:db8::1",
+            ),
+            (
+                format!("[php:error] {process} [client 2001:db8::1]"),
+                "2001:db8::1",
+            ),
+            (
+                format!("[core:error] {process} [client 192.0.2.7:]"),
+                "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} [remote 192.0.2.7:80]"),
+                "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} [client ::ffff:192.0.2.7:80]"),
+                "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} [client 2001:db8::5:17]"),
+                "2001:db8::5:17",
+            ),
+            (
+                format!("[core:error] {process} [client 2001:db8:1:2:3:4:5:4711]"),
+                "2001:db8:1:2:3:4:5:4711",
+            ),
+            (
+                format!("[core:error] {process} [client 2001:db8:1:2:3:4:5:6:4711]"),
+                "2001:db8:1:2:3:4:5:6",
             ),
             ("[error] [client 192.0.2.7]".into(), "192.0.2.7"),
             ("[error] [client 2001:db8::1]".into(), "2001:db8::1"),

@@ -112,18 +112,37 @@ pub(super) fn text(out: &mut String, text: &str, (x, y): Point, anchor: &str, si
 /// Draws the names of the series that have one in rows, and returns the height of these.
 fn draw_legend(out: &mut String, series: &[Series], top: f64, right: f64) -> f64 {
     let mut at = (LEFT, top);
+    let longest = ((right - LEFT - SAMPLE - GAP) / CHARACTER) as usize;
     for series in series.iter().filter(|series| !series.name.is_empty()) {
-        let width = SAMPLE + GAP + series.name.chars().count() as f64 * CHARACTER;
-        if at.1 == top || at.0 + width > right {
-            at = (LEFT, at.1 + ROW);
+        for (part, name) in broken(&series.name, longest).iter().enumerate() {
+            let width = SAMPLE + GAP + name.chars().count() as f64 * CHARACTER;
+            if at.1 == top || part > 0 || at.0 + width > right {
+                at = (LEFT, at.1 + ROW);
+            }
+            let (x, y) = at;
+            if part == 0 {
+                draw_line(out, &[(x, y), (x + SAMPLE, y)], &style(series, 2.0));
+            }
+            text(out, name, (x + SAMPLE + GAP, y), "start", TEXT);
+            at.0 += width + 2.0 * GAP;
         }
-        let (x, y) = at;
-        let style = style(series, 2.0);
-        draw_line(out, &[(x, y), (x + SAMPLE, y)], &style);
-        text(out, &series.name, (x + SAMPLE + GAP, y), "start", TEXT);
-        at.0 += width + 2.0 * GAP;
     }
     at.1 - top + GAP
+}
+
+/// Breaks a text at its spaces into lines of at most so many characters, where there are spaces.
+fn broken(text: &str, longest: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= longest => {
+                *line += " ";
+                *line += word;
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// Returns the attributes of a series' line.

@@ -1,6 +1,6 @@
 //! Figures of the rates that clients reach.
 
-use super::{Across, Figure, Mark, Panel, Series, Ticks};
+use super::{Across, Figure, Mark, Panel, Series, Stroke, Ticks};
 use crate::text::per;
 
 /// The greatest rates of the clients under one limit, in descending order.
@@ -9,6 +9,8 @@ pub(crate) struct Reached {
     pub name: String,
     /// The greatest rate a second of each client.
     pub peaks: Vec<f64>,
+    /// The name of the limit, beside its line.
+    pub label: String,
     /// The limit a second.
     pub limit: f64,
     /// The number of clients that are above the limit.
@@ -19,7 +21,14 @@ pub(crate) struct Reached {
 /// below every limit.
 const DEEPEST: f64 = 1e-3;
 
-/// Draws how many clients reach each rate under each limit, with a dashed line at the limit.
+/// The least width of a figure in which the lines of limits have names; in others the colours tell.
+const NAMING: u32 = 500;
+
+/// The lower end of the axis of clients, so far below one client that the area of a single one is seen.
+const LOWEST: f64 = 0.4;
+
+/// Draws how many clients reach each rate under each limit, with a dashed line at the limit, and the area of the clients
+/// above it.
 pub(crate) fn distribution(all: &[Reached], measure: &str, size: (u32, u32)) -> Figure {
     let limits = || all.iter().map(|reached| reached.limit);
     let rates = || {
@@ -31,13 +40,25 @@ pub(crate) fn distribution(all: &[Reached], measure: &str, size: (u32, u32)) -> 
     let lowest = limits().fold(greatest, f64::min);
     let least = rates().fold(greatest, f64::min).max(lowest * DEEPEST);
     let span = ((least * per / 1.5).log10(), (greatest * per * 2.0).log10());
-    let series = all.iter().enumerate().map(|(place, reached)| {
-        Series::new(&reached.name, place, curve(&reached.peaks, per, span))
+    let series = all.iter().enumerate().flat_map(|(place, reached)| {
+        let from = (reached.limit * per).log10().max(span.0);
+        let above = &reached.peaks[..reached.peaks.partition_point(|&peak| peak > reached.limit)];
+        let area = match above {
+            [] => Vec::new(),
+            above => curve(above, per, (from, span.1)),
+        };
+        [
+            Series::new("", place, area).with_stroke(Stroke::Filled),
+            Series::new(&reached.name, place, curve(&reached.peaks, per, span)),
+        ]
     });
     let marks = all.iter().enumerate().map(|(place, reached)| Mark {
         at: (reached.limit * per).log10(),
         colour: Some(place),
-        text: format!("limit {}: {} above", place + 1, reached.above),
+        text: match size.0 {
+            NAMING.. => format!("{}: {} above", reached.label, reached.above),
+            _ => format!("{} above", reached.above),
+        },
     });
     Figure {
         title: String::new(),
@@ -50,7 +71,7 @@ pub(crate) fn distribution(all: &[Reached], measure: &str, size: (u32, u32)) -> 
             y_label: "clients that reach it".into(),
             marks: marks.collect(),
             series: series.collect(),
-            log_from: Some(0.8),
+            log_from: Some(LOWEST),
             ..Panel::default()
         }],
         size,

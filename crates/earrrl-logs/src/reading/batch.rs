@@ -5,10 +5,12 @@
 //! core parse a batch while another judges the batch before.
 
 use std::io;
+use std::ops::Deref;
 
 use earrrl::Cost;
 
 use super::clients::{ClientNumbers, Label};
+use crate::format::{Field, Record};
 
 /// The number of requests whose clients and states are looked up together.
 pub(crate) const TOGETHER: usize = 64;
@@ -24,6 +26,44 @@ pub struct LoggedRequest {
     pub cost: Cost,
 }
 
+/// Requests that were looked up together, in the order of their lines.
+pub struct Requests<'a> {
+    all: &'a [LoggedRequest],
+    /// The texts of each request, in the order of the fields that the reader was asked for; empty if it was asked for
+    /// none.
+    texts: &'a [&'a [u8]],
+}
+
+impl Deref for Requests<'_> {
+    type Target = [LoggedRequest];
+
+    fn deref(&self) -> &[LoggedRequest] {
+        self.all
+    }
+}
+
+impl<'a> Requests<'a> {
+    /// Returns the texts of the request with the index `place`, in the order of the fields that
+    /// [`LogReader::with_texts`](super::LogReader::with_texts) was given; `None` where the request has none of them.
+    pub fn texts(&self, place: usize) -> impl Iterator<Item = Option<&'a [u8]>> {
+        let mut rest = self.texts.get(place).copied().unwrap_or_default();
+        std::iter::from_fn(move || {
+            let (length, behind) = rest.split_first_chunk()?;
+            let length = u16::from_le_bytes(*length);
+            rest = behind;
+            if length == NO_TEXT {
+                return Some(None);
+            }
+            let (text, behind) = rest.split_at(usize::from(length));
+            rest = behind;
+            Some(Some(text))
+        })
+    }
+}
+
+/// The length that stands for a missing text. Texts of this length or more are cut off.
+const NO_TEXT: u16 = u16::MAX;
+
 /// The number of requests at which a batch is full.
 const MOST: usize = 1024;
 
@@ -35,6 +75,9 @@ const MOST_BYTES: usize = 128 * 1024;
 pub(super) struct RequestBatch {
     keys: Vec<u8>,
     parsed: Vec<Parsed>,
+    /// The texts of all requests, each behind its length, and the end of each request's; empty if no texts are wanted.
+    texts: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 /// A parsed request; its key is stored in the batch.
@@ -64,10 +107,31 @@ impl RequestBatch {
         });
     }
 
+    /// Adds the texts of the last request: for each list of fields, that of the first field which its record has.
+    pub(super) fn add_texts(&mut self, record: &Record<'_>, wanted: &[Vec<Field>]) {
+        for fields in wanted {
+            let text = fields.iter().find_map(|field| record.get(field));
+            let text = text.as_deref();
+            let length = text.map_or(NO_TEXT, |text| {
+                text.len().min(usize::from(NO_TEXT) - 1) as u16
+            });
+            self.texts.extend(length.to_le_bytes());
+            self.texts
+                .extend(text.map_or(&[][..], |text| &text[..usize::from(length)]));
+        }
+        self.ends.push(self.texts.len());
+    }
+
+    /// Returns the texts of the request with the index `place`, each behind its length.
+    fn texts(&self, place: usize) -> &[u8] {
+        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.texts[start..self.ends[place]]
+    }
+
     /// Returns true if the batch is large enough to be processed.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.parsed.len() >= MOST || self.keys.len() >= MOST_BYTES
+        self.parsed.len() >= MOST || self.keys.len() + self.texts.len() >= MOST_BYTES
     }
 
     /// Returns true if there are no requests in the batch.
@@ -92,6 +156,8 @@ impl RequestBatch {
     pub(super) fn clear(&mut self) {
         self.keys.clear();
         self.parsed.clear();
+        self.texts.clear();
+        self.ends.clear();
     }
 }
 
@@ -104,13 +170,20 @@ impl RequestBatch {
 pub(super) fn resolve(
     clients: &mut ClientNumbers,
     batch: &RequestBatch,
-    take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
 ) -> io::Result<u64> {
     if batch.is_empty() {
-        take(clients, &[])?;
+        take(
+            clients,
+            &Requests {
+                all: &[],
+                texts: &[],
+            },
+        )?;
     }
     let mut crowded = 0;
     let mut requests = Vec::with_capacity(TOGETHER);
+    let mut texts = Vec::new();
     let mut guesses = [0; TOGETHER];
     let mut right = [false; TOGETHER];
     for (chunk, parsed) in batch.parsed().chunks(TOGETHER).enumerate() {
@@ -121,6 +194,7 @@ pub(super) fn resolve(
             *right = clients.is(guess, &parsed.label);
         }
         requests.clear();
+        texts.clear();
         for (place, parsed) in parsed.iter().enumerate() {
             let number = match right[place] {
                 true => Some(guesses[place]),
@@ -128,6 +202,9 @@ pub(super) fn resolve(
             };
             match number {
                 Some(client) => {
+                    if !batch.ends.is_empty() {
+                        texts.push(batch.texts(chunk * TOGETHER + place));
+                    }
                     requests.push(LoggedRequest {
                         time: parsed.time,
                         client,
@@ -137,7 +214,13 @@ pub(super) fn resolve(
                 None => crowded += 1,
             }
         }
-        take(clients, &requests)?;
+        take(
+            clients,
+            &Requests {
+                all: &requests,
+                texts: &texts,
+            },
+        )?;
     }
     Ok(crowded)
 }

@@ -173,7 +173,7 @@ impl HeldBack {
 }
 
 #[cold]
-fn too_many() -> io::Error {
+pub(crate) fn too_many() -> io::Error {
     let problem = format!(
         "more than {MOST} requests to put in order; `replay --assume-sorted` holds none of them"
     );

@@ -18,14 +18,16 @@ mod parsing;
 mod reader;
 mod select;
 
-pub use batch::LoggedRequest;
+pub use batch::{LoggedRequest, Requests};
 pub use clients::ClientNames;
 pub use clients::ClientNumbers;
 pub use find_format::fields_hint;
 pub use held::HeldBack;
+pub(crate) use held::too_many;
+#[cfg(test)]
 pub(crate) use key::KeyMaker;
 pub use key::{LogKey, RecordKey};
 pub use parsing::ReadError;
 pub use reader::{LogReader, Selection};
 pub use select::{CostRule, Costs};
-pub use select::{Filter, RecordCondition, RecordSink, parse_bound};
+pub use select::{Filter, RecordCondition, parse_bound};

@@ -12,7 +12,7 @@ use super::doubt::{HourWatch, MalformedLines};
 use super::key::KeyMaker;
 use super::lines::{LogLine, LogLines};
 use super::select::{Costs, Filter};
-use crate::format::Parser;
+use crate::format::{Field, Parser};
 use crate::line::{Skip, Skips};
 use crate::text::plain;
 
@@ -50,6 +50,7 @@ pub(super) struct Parsing<'a> {
     pub(super) parser: &'a mut Parser,
     pub(super) keys: &'a mut KeyMaker,
     pub(super) costs: &'a Costs,
+    pub(super) texts: &'a [Vec<Field>],
     pub(super) filter: &'a Filter,
     pub(super) hasher: RandomState,
     pub(super) skips: &'a mut Skips,
@@ -153,7 +154,11 @@ impl Parsing<'_> {
                 let push = |key: &[u8]| {
                     batch.push(key, Label::new(key, hasher), time, cost);
                 };
-                self.keys.with(&record, push).map(|()| true)
+                self.keys.with(&record, push)?;
+                if !self.texts.is_empty() {
+                    batch.add_texts(&record, self.texts);
+                }
+                Ok(true)
             }
         });
         match request {

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::batch::{LoggedRequest, RequestBatch, resolve};
+use super::batch::{RequestBatch, Requests, resolve};
 use super::clients::ClientNumbers;
 use super::doubt::{self, HourWatch, MalformedLines};
 use super::find_format::{find_format, first_lines};
@@ -13,9 +13,10 @@ use super::lines::{LogLines, MAX_LINE};
 use super::parsing::{Parsing, ReadError};
 use super::select::{Costs, Filter};
 use crate::envelope::Envelope;
-use crate::format::{Format, Hints, Parser, envelope_of};
+use crate::format::{Field, Format, Hints, Parser, envelope_of};
 use crate::line::{Skip, Skips};
 use crate::text::plain;
+use earrrl::internal::nearest;
 use earrrl_tower::Prefixes;
 
 /// The settings of reading: the format, and the key, the cost and the selection of requests.
@@ -75,7 +76,9 @@ pub struct Selection {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LogReader {
-    selection: Selection,
+    pub(crate) selection: Selection,
+    /// The fields whose texts come with each request.
+    texts: Vec<Vec<Field>>,
     keys: KeyMaker,
     /// The parser of the previous file, from which the next one continues the year of the dates.
     last_parser: Option<Parser>,
@@ -106,6 +109,7 @@ impl LogReader {
         Self {
             keys: KeyMaker::new(selection.key.clone(), selection.prefixes, strict),
             selection,
+            texts: Vec::new(),
             last_parser: None,
             clients: ClientNumbers::new(),
             skips: Skips::default(),
@@ -117,6 +121,12 @@ impl LogReader {
             fields: Vec::new(),
             missing: Vec::new(),
         }
+    }
+
+    /// Returns the reader with the texts that come with each request: for each list of fields that of the first which
+    /// the request has.
+    pub fn with_texts(self, texts: Vec<Vec<Field>>) -> Self {
+        Self { texts, ..self }
     }
 
     /// Returns the number of lines that became requests.
@@ -152,7 +162,7 @@ impl LogReader {
         &mut self,
         path: &Path,
         mut watch: impl FnMut(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
-        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let logs = input::logs(path).map_err(|error| unreadable(&name_of(path), &error))?;
         let mut formats = Vec::new();
@@ -190,7 +200,7 @@ impl LogReader {
     /// # fn example(selection: Selection, path: &std::path::Path) -> Result<(), ReadError> {
     /// let mut reader = LogReader::new(selection);
     /// reader.follow(path, |file| file, &mut |clients, requests| {
-    ///     for request in requests {
+    ///     for request in requests.iter() {
     ///         println!("{}", clients.key(request.client).escape_ascii());
     ///     }
     ///     if requests.is_empty() && clients.len() > 10 { Err(io::Error::other("enough")) } else { Ok(()) }
@@ -204,7 +214,7 @@ impl LogReader {
         &mut self,
         path: &Path,
         watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
-        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let input = input::follow(path, watch).map_err(|e| unreadable(&name_of(path), &e))?;
         self.read_input(input, take).map(drop)
@@ -219,7 +229,7 @@ impl LogReader {
             modified,
             source,
         }: Input,
-        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<Option<Format>, ReadError> {
         let mut lines = LogLines::new(source);
         self.note_file(&name, path, lines.peek());
@@ -334,9 +344,11 @@ impl LogReader {
         match missing.or_else(|| filter.missing(&known)) {
             None => Ok(()),
             Some(name) => {
-                let known = known.join(", ");
+                let meant = nearest(&name, known.iter().copied());
+                let meant = meant.map(|meant| format!("; did you mean `{meant}`?"));
+                let (known, meant) = (known.join(", "), meant.unwrap_or_default());
                 Err(format!(
-                    "is {format}, which has no field `{name}`; it has {known}"
+                    "is {format}, which has no field `{name}`; it has {known}{meant}"
                 ))
             }
         }
@@ -348,7 +360,7 @@ impl LogReader {
         (name, number): (&str, u64),
         lines: &mut LogLines<Box<dyn Read + Send>>,
         (parser, malformed): (&mut Parser, &mut MalformedLines),
-        take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+        take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let mut hours = HourWatch::default();
         let clients = &mut self.clients;
@@ -359,6 +371,7 @@ impl LogReader {
             parser,
             keys: &mut self.keys,
             costs: &self.selection.costs,
+            texts: &self.texts,
             filter: &self.selection.filter,
             hasher: clients.hasher(),
             skips: &mut self.skips,

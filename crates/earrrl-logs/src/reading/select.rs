@@ -178,9 +178,6 @@ pub trait RecordCondition: fmt::Debug + Send + Sync {
     fn missing(&self, known: &[&str]) -> Option<String>;
 }
 
-/// A consumer of the selected records. If there is one, the reader's caller gets no requests.
-pub type RecordSink = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
-
 /// The conditions that requests must meet. All others are counted as skipped.
 ///
 /// ```
@@ -199,8 +196,6 @@ pub struct Filter {
     pub since: Option<u64>,
     /// The end of the selected time in nanoseconds since the epoch, exclusive.
     pub until: Option<u64>,
-    /// The consumer of the selected records, instead of the reader's caller.
-    pub sink: Option<RecordSink>,
 }
 
 impl Filter {
@@ -212,11 +207,10 @@ impl Filter {
             .and_then(|condition| condition.missing(known))
     }
 
-    /// Checks that a record is selected, and passes it to the sink if there is one.
+    /// Checks that a record is selected.
     ///
     /// # Errors
-    /// Returns the reason for which the record is skipped; a record that the sink took counts as
-    /// filtered.
+    /// Returns the reason for which the record is skipped.
     pub(super) fn check(&self, record: &Record<'_>) -> Result<(), Skip> {
         let time = record.time();
         if self.since.is_some_and(|since| time < since)
@@ -225,13 +219,10 @@ impl Filter {
             return Err(Skip::OtherTime);
         }
         let condition = self.condition.as_ref();
-        if condition.is_some_and(|condition| !condition.holds(record)) {
-            return Err(Skip::Filtered);
+        match condition.is_some_and(|condition| !condition.holds(record)) {
+            true => Err(Skip::Filtered),
+            false => Ok(()),
         }
-        self.sink.as_ref().map_or(Ok(()), |sink| {
-            sink(record);
-            Err(Skip::Filtered)
-        })
     }
 }
 

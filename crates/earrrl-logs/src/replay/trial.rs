@@ -95,6 +95,11 @@ impl Trial {
         self.denials.iter().filter(|denied| **denied > 0).count()
     }
 
+    /// Returns the number of denied requests of a client.
+    pub(crate) fn denied_of(&self, client: u32) -> u64 {
+        self.denials.get(client as usize).copied().unwrap_or(0)
+    }
+
     /// Returns the clients with the most denied requests, at most `most` of them. Clients with
     /// equal numbers come in the order of their first requests.
     pub(crate) fn offenders(&self, most: usize) -> Vec<Offender> {

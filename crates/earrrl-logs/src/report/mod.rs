@@ -4,6 +4,7 @@ pub mod axis;
 mod blocklist;
 mod html;
 pub mod jsonl;
+mod limited;
 mod measured;
 pub mod page;
 mod summary;
@@ -53,7 +54,8 @@ pub struct Summary<'a> {
 pub use axis::over_time;
 pub use blocklist::{BlockTerms, Blocker, Blocklist};
 pub use blocklist::{busiest, proxies};
-pub use html::write as write_html;
+pub use html::{Context as HtmlContext, write as write_html};
 pub use jsonl::write as write_jsonl;
+pub use limited::limited;
 pub use summary::write_json;
 pub use summary::write_table;

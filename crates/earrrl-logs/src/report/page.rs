@@ -3,11 +3,11 @@
 
 use std::io::{self, Write};
 
-use crate::line::time;
+use crate::line::{shell_word, time};
 use crate::plot;
 use crate::plot::Figure;
 use crate::reading::LogReader;
-use crate::text::{counted, percent};
+use crate::text::{Html, counted, percent};
 
 const STYLE: &str = include_str!("../../assets/report.css");
 
@@ -16,25 +16,72 @@ pub const WIDE: (u32, u32) = (960, 300);
 /// The size in pixels of figures of which two fit side by side.
 pub(crate) const HALF: (u32, u32) = (520, 200);
 
-/// Writes the beginning of the page: its head, the number of requests and the time that they span.
+/// The size in pixels of figures that are as wide as a phone.
+const NARROW: (u32, u32) = (380, 260);
+
+/// The command that writes a page.
+#[derive(Default)]
+pub struct Origin {
+    /// The words of the command.
+    pub command: Vec<String>,
+    /// The names of the logs.
+    pub files: Vec<String>,
+}
+
+impl Origin {
+    /// Returns the names of the logs as words of a command.
+    pub(super) fn files(&self) -> String {
+        words(self.files.iter())
+    }
+
+    /// Returns the command without the flags for rules and for the form of the output.
+    pub(super) fn without_forms(&self) -> String {
+        let mut is_value = false;
+        let kept = self.command.iter().filter(|word| {
+            let (flag, value) = word
+                .split_once('=')
+                .map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
+            let is_left_out =
+                is_value || matches!(flag, "--output" | "--plot" | "--rule" | "--anonymize");
+            is_value = is_left_out && !is_value && value.is_none() && flag != "--anonymize";
+            !is_left_out
+        });
+        words(kept)
+    }
+}
+
+fn words<'a>(words: impl Iterator<Item = &'a String>) -> String {
+    let words: Vec<String> = words.map(|word| shell_word(word.as_bytes())).collect();
+    words.join(" ")
+}
+
+/// Returns HTML that shows a time, in nanoseconds since the epoch, in one line.
+pub fn when(time: u64) -> String {
+    format!("<time>{}</time>", time::written(time))
+}
+
+/// Writes the beginning of the page: its head, the number of requests, the time that they span, and the command.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write_start(
     out: &mut impl Write,
     reader: &LogReader,
-    events: u64,
-    (from, to): (u64, u64),
+    (events, (from, to)): (u64, (u64, u64)),
+    origin: &Origin,
 ) -> io::Result<()> {
-    write_head(out, "Who would have been limited")?;
+    let files = Html(origin.files());
+    write_head(out, &format!("Who would have been limited: {files}"))?;
     write!(
         out,
-        "<p>{} of {}, {} to {} UTC.</p>\n\
-         <p class=\"faint\">{} read, {} used, {} skipped{}.</p>\n",
+        "<h2>What happened</h2>\n<p>{} of {}, {} to {} UTC.</p>\n\
+         <p class=\"faint\"><code>{}</code>, EARRRL {}. All times are in UTC.<br>{} read, {} used, {} skipped{}.</p>\n",
         counted(events, "request"),
         counted(reader.clients.len() as u64, "client"),
-        time::written(from),
-        time::written(to),
+        when(from),
+        when(to),
+        Html(words(origin.command.iter())),
+        env!("CARGO_PKG_VERSION"),
         counted(reader.lines, "line"),
         reader.used(),
         reader.skips.lines(),
@@ -115,14 +162,27 @@ pub fn share(part: u64, whole: u64) -> String {
 
 /// Writes a figure into the page as SVG. On small screens a wide figure scrolls, so that its texts
 /// remain legible.
-///
-/// # Errors
-/// Returns the writer's error if writing fails.
-pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
+pub(crate) fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
     let class = if figure.size.0 > HALF.0 {
         "scroll wide"
     } else {
         "scroll"
     };
     writeln!(out, "<div class=\"{class}\">{}</div>", plot::svg(figure))
+}
+
+/// Writes a figure in a size for wide pages, and in one for phones, so that its texts remain legible.
+///
+/// # Errors
+/// Returns the writer's error if writing fails.
+pub fn write_for_all(
+    out: &mut impl Write,
+    size: (u32, u32),
+    figure: impl Fn((u32, u32)) -> Figure,
+) -> io::Result<()> {
+    for (class, size) in [("page", size), ("phone", NARROW)] {
+        let svg = plot::svg(&figure(size));
+        writeln!(out, "<div class=\"{class}\">{svg}</div>")?;
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! Each of these clients may send so little that no limit by address can find it. So the suspects are compared with all
 //! others by user agent, network, user, and by how often they ask for one path.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use earrrl::RuleError;
@@ -13,17 +14,18 @@ use ipnet::IpNet;
 use super::candidates::{JudgedLimit, limit_within};
 use super::networks::Networks;
 use super::peaks::{Gap, RateMeter};
-use super::rows::{Clients, NONE, Row, Rows, Table, logged};
+use super::rows::{Clients, Mark, NONE, Row, Rows, Table, Values as ValueNumbers, logged};
 use super::suspects::{Suspects, Suspicion, is_failure};
 use crate::reading::ClientNumbers;
 
 /// The least number of clients of a group.
 const FEWEST: usize = 10;
 
-/// The least number of clients of a group with one user agent, and in one network.
-const FEWEST_ALIKE: [usize; 2] = [5, 3];
+/// The least number of suspects that share a value; a network has few addresses.
+const FEWEST_ALIKE: usize = 5;
+const FEWEST_IN_NETWORK: usize = 3;
 
-/// The least share of the requests that a group must have sent.
+/// The least share of the requests that a group must have sent, or of the clients that it must have.
 const SHARE: f64 = 0.05;
 
 /// The most other clients with the same value, as a share of the suspects that have it.
@@ -42,26 +44,13 @@ const FEWEST_FAILURES: usize = 5;
 const MOST_RULES: usize = 3;
 
 /// The half-lives in seconds under which the clients of a group are compared with others.
-const HALF_LIVES: [u64; 3] = [60, 600, 3600];
-
-/// The property that tells a group from all others, which becomes the key of the rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// Its user agents.
-    Agent,
-    /// Its networks: /24 of IPv4, /48 of IPv6.
-    Network,
-    /// The rate of each client.
-    Client,
-    /// The rate of the requests for each user.
-    User,
-}
+const HALF_LIVES: [u64; 4] = [60, 600, 3600, 86_400];
 
 /// A group of clients that attack together, and the rule that limits them.
 pub struct Group {
-    /// The path that they ask for; `None` if it is not one path.
-    pub path: Option<Vec<u8>>,
-    /// The number of requests for the path, or else of the log.
+    /// The paths that the rule is for; empty if it is for all.
+    pub paths: Vec<Vec<u8>>,
+    /// The number of requests for the group's main path, or else of the log.
     pub requests: u64,
     /// The number of these requests that the group sent.
     pub sent: u64,
@@ -89,7 +78,7 @@ pub struct Group {
 struct Scope<'a> {
     rows: &'a Rows,
     path: Option<u16>,
-    /// True if the suspects are those that read at a steady pace.
+    /// True if the suspects are those that read at a steady pace; of one path, if they ask for no other.
     reads: bool,
     suspects: &'a Suspects,
     /// The suspects that no rule limits so far.
@@ -98,11 +87,13 @@ struct Scope<'a> {
     networks: &'a Networks,
 }
 
+/// The values of a mark, by their numbers. The number of an agent in a network has the agent's in its upper half.
+type Values = HashSet<u64, RandomState>;
+
 /// A limit that parts suspects from others.
 struct Parted {
     mark: Mark,
-    /// The numbers of the values of the mark.
-    values: Clients,
+    values: Values,
     limit: JudgedLimit,
     touched: Vec<u32>,
     exempt: Vec<u32>,
@@ -156,12 +147,14 @@ fn scopes(rows: &Rows, suspects: &Suspects) -> Vec<(Option<u16>, bool, Clients)>
     for (client, suspicion) in (0..).zip(&suspects.of) {
         let Some(suspicion) = suspicion else { continue };
         let reads = *suspicion == Suspicion::Reads;
-        let path = main.get(&client).copied().filter(|_| !reads);
+        let path = main.get(&client).copied();
         by_path.entry((path, reads)).or_default().insert(client);
     }
     // Suspects whose paths have few suspects each are compared with the others together.
     let few = by_path.extract_if(|(path, _), some| path.is_some() && some.len() < FEWEST);
-    let rest: Vec<u32> = few.flat_map(|(_, some)| some).collect();
+    let rest: Vec<u32> = few
+        .flat_map(|((_, reads), some)| some.into_iter().filter(move |_| !reads))
+        .collect();
     by_path.entry((None, false)).or_default().extend(rest);
     let mut scopes: Vec<_> = by_path.into_iter().collect();
     scopes.sort_by_key(|(scope, _)| *scope);
@@ -179,15 +172,33 @@ impl Scope<'_> {
     }
 
     /// Returns the value of a request that a mark is about; `None` if it has none.
-    fn value(&self, mark: Mark, row: &Row) -> Option<u32> {
-        let value = match mark {
-            Mark::Agent if row.agent == NONE => u32::MAX,
-            Mark::Agent => u32::from(row.agent),
-            Mark::Network => self.networks.of[row.client as usize],
-            Mark::Client => row.client,
-            Mark::User => row.user,
-        };
-        (value != u32::MAX).then_some(value)
+    fn value(&self, mark: Mark, row: &Row) -> Option<u64> {
+        let known = |number: u32| (number != u32::MAX).then_some(u64::from(number));
+        let short = |number: u16| (number != NONE).then_some(u64::from(number));
+        let network = || known(self.networks.of[row.client as usize]);
+        match mark {
+            Mark::Agent => short(row.agent),
+            Mark::Network => network(),
+            Mark::AgentInNetwork => Some(short(row.agent)? << 32 | network()?),
+            Mark::Path => short(row.path).filter(|_| self.path.is_none()),
+            Mark::Client => known(row.client),
+            Mark::User | Mark::ApiKey => known(row.user),
+        }
+    }
+
+    /// Returns the marks that may tell a group from others.
+    fn marks(&self) -> impl Iterator<Item = Mark> {
+        let marks = [
+            Mark::Agent,
+            Mark::Network,
+            Mark::Client,
+            self.rows.user_mark(),
+            Mark::AgentInNetwork,
+            Mark::Path,
+        ];
+        // Tabs in the background ask for one path at a steady pace, too.
+        let any = !self.reads || self.path.is_none();
+        marks.into_iter().filter(move |mark| any || mark.is_named())
     }
 
     /// Returns the groups that most of the suspects belong to.
@@ -195,7 +206,7 @@ impl Scope<'_> {
         let mut found = Vec::new();
         while found.len() < MOST_RULES && self.left.len() >= FEWEST {
             let mut best: Option<Parted> = None;
-            for mark in [Mark::Agent, Mark::Network, Mark::Client, Mark::User] {
+            for mark in self.marks() {
                 let parted = self.part(mark)?;
                 let most = best
                     .as_ref()
@@ -214,7 +225,10 @@ impl Scope<'_> {
                 self.left.remove(client);
             });
             let group = self.described(best);
-            if group.sent as f64 >= SHARE * group.requests as f64 {
+            let clients = group.touched.len() + group.others;
+            if group.sent as f64 >= SHARE * group.requests as f64
+                || group.touched.len() as f64 >= SHARE * clients as f64
+            {
                 // This rule may limit all that an earlier one limits, and further clients.
                 let is_new = |client: &u32| group.touched.binary_search(client).is_err();
                 found.retain(|earlier: &Group| earlier.touched.iter().any(is_new));
@@ -237,9 +251,9 @@ impl Scope<'_> {
     }
 
     /// Returns the values of a mark that suspects have and hardly anybody else.
-    fn own_values(&self, mark: Mark, fewest: usize) -> Clients {
-        let mut seen: HashSet<(u32, u32), RandomState> = HashSet::default();
-        let mut counts: Table<u32, (usize, usize)> = Table::default();
+    fn own_values(&self, mark: Mark) -> Values {
+        let mut seen: HashSet<(u64, u32), RandomState> = HashSet::default();
+        let mut counts: Table<u64, (usize, usize)> = Table::default();
         for row in self.requests() {
             let Some(value) = self.value(mark, row) else {
                 continue;
@@ -250,32 +264,45 @@ impl Scope<'_> {
                 *others += usize::from(self.suspects.against(row.client).is_none());
             }
         }
-        let is_own = |(_, (suspects, others)): &(u32, (usize, usize))| {
+        let fewest = match mark {
+            Mark::Network => FEWEST_IN_NETWORK,
+            _ => FEWEST_ALIKE,
+        };
+        let is_own = |(_, (suspects, others)): &(u64, (usize, usize))| {
             *suspects >= fewest && *others as f64 <= OTHERS * *suspects as f64
         };
         let own = counts.into_iter().filter(is_own).map(|(value, _)| value);
         own.collect()
     }
 
+    /// Returns the values that a rule names, and the other clients with one of them, which it exempts; `None` if these
+    /// are too many.
+    fn values_and_exempt(&self, mark: Mark) -> Option<(Values, Clients)> {
+        if !mark.is_named() {
+            return Some((Values::default(), Clients::default()));
+        }
+        let mut values = self.own_values(mark);
+        if values.is_empty() || values.len() > MOST_NAMED {
+            return None;
+        }
+        if mark == Mark::AgentInNetwork {
+            values = crossed(&values);
+        }
+        let mut exempt = self.others(mark, &values);
+        if exempt.len() > MOST_NAMED {
+            // A client whose requests succeed belongs to the group too if it sends a value that occurs nowhere else.
+            exempt = self.others(mark, &self.elsewhere(mark, &values));
+        }
+        (exempt.len() <= MOST_NAMED).then_some((values, exempt))
+    }
+
     /// Finds the limit by a mark that touches the most suspects.
     fn part(&self, mark: Mark) -> Result<Option<Parted>, RuleError> {
-        let is_named = matches!(mark, Mark::Agent | Mark::Network);
-        let mut values = Clients::default();
-        let mut exempt = Clients::default();
-        if is_named {
-            values = self.own_values(mark, FEWEST_ALIKE[usize::from(mark == Mark::Network)]);
-            let others = self.requests().filter(|row| {
-                self.value(mark, row)
-                    .is_some_and(|value| values.contains(&value))
-                    && self.suspects.against(row.client).is_none()
-            });
-            exempt = others.map(|row| row.client).collect();
-        }
-        if is_named && (values.is_empty() || values.len().max(exempt.len()) > MOST_NAMED) {
+        let Some((values, exempt)) = self.values_and_exempt(mark) else {
             return Ok(None);
-        }
+        };
         let mut best: Option<Parted> = None;
-        let half_lives = if is_named {
+        let half_lives = if mark.is_named() {
             &HALF_LIVES[..1]
         } else {
             &HALF_LIVES
@@ -303,13 +330,39 @@ impl Scope<'_> {
         Ok(best)
     }
 
+    /// Returns the clients beside the suspects that send one of these values.
+    fn others(&self, mark: Mark, values: &Values) -> Clients {
+        let has_one = |row: &&Row| {
+            self.value(mark, row)
+                .is_some_and(|value| values.contains(&value))
+        };
+        let clients = self.requests().filter(has_one).map(|row| row.client);
+        clients
+            .filter(|&client| self.suspects.against(client).is_none())
+            .collect()
+    }
+
+    /// Returns those of these values that requests for other paths have.
+    fn elsewhere(&self, mark: Mark, values: &Values) -> Values {
+        let other = self
+            .rows
+            .all
+            .iter()
+            .filter(|row| Some(row.path) != self.path);
+        let found: Values = other.filter_map(|row| self.value(mark, row)).collect();
+        match self.path {
+            Some(_) => &found & values,
+            None => values.clone(),
+        }
+    }
+
     /// Returns the peak of each client's rate, or of what it shares with others, and the number of its requests. If
     /// `values` are named, only requests with one of them count, without those of the exempted clients.
     fn peaks(
         &self,
         mark: Mark,
         half_life: Duration,
-        values: &Clients,
+        values: &Values,
         exempt: &Clients,
     ) -> Result<ClientPeaks, RuleError> {
         let mut meter = RateMeter::new(half_life)?;
@@ -331,11 +384,11 @@ impl Scope<'_> {
 
     /// Returns the number under which a request counts; `None` if it does not count. All requests with one of the named
     /// values count together.
-    fn counted_as(&self, mark: Mark, row: &Row, named: &Clients) -> Option<u32> {
+    fn counted_as(&self, mark: Mark, row: &Row, named: &Values) -> Option<u32> {
         let value = self.value(mark, row)?;
-        match named.is_empty() {
-            true => Some(value),
-            false => named.contains(&value).then_some(0),
+        match mark.is_named() {
+            true => named.contains(&value).then_some(0),
+            false => Some(value as u32),
         }
     }
 
@@ -359,14 +412,15 @@ impl Scope<'_> {
         }
         suspects.sort_unstable_by(f64::total_cmp);
         others.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        if others.is_empty() {
-            let above = *suspects.get(suspects.len() / 10)?;
+        if mark.is_named() {
+            // All of them count together, so that the rate of a single request matters to none.
+            let above = suspects.get(suspects.len() / 10)?.max(one);
             let gap = Gap {
                 clients: suspects.len(),
                 above,
                 below: above / 16.0,
             };
-            return (above > 0.0).then_some((gap, Vec::new()));
+            return Some((gap, Vec::new()));
         }
         let mut best: Option<(Gap, usize)> = None;
         for exempt in 0..=others.len().min(MOST_NAMED) {
@@ -434,10 +488,12 @@ impl Scope<'_> {
         let (networks, in_networks) = self.shared_networks(&parted, touched);
         let mut exempt = parted.exempt;
         exempt.sort_unstable();
+        let paths = match parted.mark {
+            Mark::Path => parted.values.iter().map(|&path| path as u16).collect(),
+            _ => Vec::from_iter(self.path),
+        };
         Group {
-            path: self
-                .path
-                .map(|path| self.rows.paths.names()[usize::from(path)].to_vec()),
+            paths: named(&paths, &self.rows.paths),
             requests,
             sent,
             failed,
@@ -454,35 +510,35 @@ impl Scope<'_> {
 
     /// Returns the user agents that the rule names, or that most of the requests of the group share.
     fn shared_agents(&self, parted: &Parted, agents: Table<u16, u64>, sent: u64) -> Vec<Vec<u8>> {
-        let names = self.rows.agents.names();
         let mut common: Vec<(u16, u64)> = agents.into_iter().collect();
-        common.sort_unstable_by_key(|&(agent, count)| (u64::MAX - count, agent));
         common.retain(|&(agent, count)| agent != NONE && count * 10 >= sent);
         let covered: u64 = common.iter().map(|(_, count)| count).sum();
-        let are_few = parted.mark == Mark::Agent || common.len() <= 3 && covered * 10 >= sent * 9;
-        let chosen = match parted.mark {
-            Mark::Agent => parted.values.iter().map(|&value| value as u16).collect(),
+        let are_few = common.len() <= 3 && covered * 10 >= sent * 9;
+        let values = parted.values.iter();
+        let chosen: Vec<u16> = match parted.mark {
+            Mark::Agent => values.map(|&value| value as u16).collect(),
+            Mark::AgentInNetwork => values.map(|value| (value >> 32) as u16).collect(),
             _ if are_few => common.iter().map(|&(agent, _)| agent).collect(),
             _ => Vec::new(),
         };
-        let mut agents: Vec<Vec<u8>> = chosen
-            .iter()
-            .map(|&agent| names[usize::from(agent)].to_vec())
-            .collect();
-        agents.sort_unstable();
-        agents
+        named(&chosen, &self.rows.agents)
     }
 
     /// Returns the networks with several clients of the group and few others, and the number of the group's clients in
     /// them.
     fn shared_networks(&self, parted: &Parted, touched: Clients) -> (Vec<IpNet>, usize) {
-        let own = match parted.mark {
-            Mark::Network => parted.values.clone(),
-            _ => Scope {
-                left: touched.clone(),
-                ..*self
+        let own: Clients = match parted.mark {
+            Mark::Network | Mark::AgentInNetwork => {
+                parted.values.iter().map(|&value| value as u32).collect()
             }
-            .own_values(Mark::Network, FEWEST_ALIKE[1]),
+            _ => {
+                let scope = Scope {
+                    left: touched.clone(),
+                    ..*self
+                };
+                let own = scope.own_values(Mark::Network).into_iter();
+                own.map(|value| value as u32).collect()
+            }
         };
         let is_inside = |client: &&u32| own.contains(&self.networks.of[**client as usize]);
         let inside = touched.iter().filter(is_inside).count();
@@ -491,4 +547,24 @@ impl Scope<'_> {
         networks.sort_unstable();
         (networks, inside)
     }
+}
+
+/// Returns the pairs of each of these agents with each of these networks. A rule has a list of agents and a list of
+/// networks, so it limits every such pair.
+fn crossed(pairs: &Values) -> Values {
+    let with = |one: &u64| {
+        let agent = one >> 32 << 32;
+        pairs
+            .iter()
+            .map(move |other| agent | other & u64::from(u32::MAX))
+    };
+    pairs.iter().flat_map(with).collect()
+}
+
+/// Returns the values with these numbers in the order of their bytes, each once.
+fn named(numbers: &[u16], values: &ValueNumbers) -> Vec<Vec<u8>> {
+    let names = values.names();
+    let of = |&number: &u16| names[usize::from(number)].to_vec();
+    let found: BTreeSet<Vec<u8>> = numbers.iter().map(of).collect();
+    found.into_iter().collect()
 }

@@ -22,13 +22,7 @@ impl Networks {
         let mut numbers: Table<IpNet, u32> = Table::default();
         let mut found = Self::default();
         for client in 0..clients.len() as u32 {
-            let key = clients.key(client);
-            let net = std::str::from_utf8(key).ok().and_then(network);
-            let net = net.filter(|_| !is_edge(key)).and_then(|net| {
-                let length = if net.addr().is_ipv4() { 24 } else { 48 };
-                IpNet::new(net.addr(), length.min(net.prefix_len())).ok()
-            });
-            let number = net.map(|net| net.trunc()).map(|net| {
+            let number = network_of(clients.key(client)).map(|net| {
                 *numbers.entry(net).or_insert_with(|| {
                     found.all.push(net);
                     found.all.len() as u32 - 1
@@ -38,4 +32,14 @@ impl Networks {
         }
         found
     }
+}
+
+/// Returns the network of an address: /24 of IPv4, /48 of IPv6; `None` for other keys and for proxies of content
+/// delivery networks.
+pub(crate) fn network_of(key: &[u8]) -> Option<IpNet> {
+    let net = std::str::from_utf8(key).ok().and_then(network);
+    let net = net.filter(|_| !is_edge(key))?;
+    let length = if net.addr().is_ipv4() { 24 } else { 48 };
+    let net = IpNet::new(net.addr(), length.min(net.prefix_len()));
+    Some(net.ok()?.trunc())
 }

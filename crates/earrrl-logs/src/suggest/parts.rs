@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::group::{Group, groups};
-use super::rows::{NONE, Row, Rows, logged};
+use super::rows::{NONE, Row, Rows, WantedRules, logged};
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
 use crate::reading::{ClientNumbers, LoggedRequest};
 
@@ -40,30 +40,33 @@ pub struct PartRules {
     pub paths: Vec<PathRule>,
     /// A rule for each user; `None` if the log names no users or if no user stands out.
     pub user: Option<JudgedAdvice>,
-    /// The names of the users, by the numbers in [`PartRules::user`].
+    /// The names of the users, by the numbers in [`PartRules::user`]; API keys if the log names no users.
     pub users: ClientNumbers,
+    /// The part of a rule's key that is the user.
+    pub user_part: &'static str,
 }
 
 impl Rows {
-    /// Finds the rules. `most` returns the number of clients, of so many, that a rule may affect;
+    /// Finds the rules for groups of clients, for single paths and for users among requests that are sorted.
+    /// `clients` are the names of the clients; `most` returns the number of clients, of so many, that a rule may affect;
     /// `known` are the clients that the rules for all paths affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
-    pub(super) fn rules(
+    pub fn rules(
         mut self,
+        wanted: WantedRules,
         clients: &ClientNumbers,
         half_lives: &[Duration],
         most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
         let known: HashSet<u32, RandomState> = known.collect();
-        self.all.sort_unstable_by_key(|row| row.time);
-        let groups = match self.wanted.groups {
+        let groups = match wanted.groups {
             true => groups(&self, clients, &known)?,
             false => Vec::new(),
         };
-        if !self.wanted.parts {
+        if !wanted.parts {
             return Ok(PartRules {
                 groups,
                 ..PartRules::default()
@@ -101,6 +104,7 @@ impl Rows {
             groups,
             paths,
             user,
+            user_part: self.user_mark().user_part(),
             users: self.users,
         })
     }
@@ -159,7 +163,6 @@ mod tests {
     /// that tries to log in twice a second.
     fn requests() -> Rows {
         let mut all = Rows::default();
-        all.wanted.parts = true;
         let pages: Vec<u16> = (0..40)
             .map(|page| all.paths.number(format!("/{page}").as_bytes()))
             .collect();
@@ -190,9 +193,14 @@ mod tests {
     #[test]
     fn a_path_has_a_rule_for_clients_that_stand_out_there_alone() {
         let half_lives = [Duration::from_secs(10), Duration::from_secs(60)];
+        let wanted = WantedRules {
+            groups: false,
+            parts: true,
+        };
         let rules = |known: &[u32]| {
             requests()
                 .rules(
+                    wanted,
                     &ClientNumbers::new(),
                     &half_lives,
                     &|_| 2,

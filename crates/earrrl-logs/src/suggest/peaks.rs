@@ -292,31 +292,36 @@ impl Sweep {
         most: impl Fn(usize) -> usize,
         requests: impl Fn() -> I,
     ) -> Result<Self, RuleError> {
-        let mut tried: Vec<(Peaks, Option<Gap>)> = Vec::with_capacity(half_lives.len());
-        for &half_life in half_lives {
-            let peaks = Peaks::of(half_life, requests())?;
-            let most = most(peaks.clients());
-            let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, most);
-            tried.push((peaks, gap));
-        }
-        let caught = |place: usize| {
-            let gap: Option<Gap> = tried[place].1;
-            gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()))
-        };
-        let chosen = (1..tried.len()).fold(0, |best, place| {
-            if caught(place) > caught(best) {
-                place
-            } else {
-                best
-            }
-        });
-        let most = tried.first().map_or(0, |(peaks, _)| most(peaks.clients()));
-        Ok(Self {
+        let peaks = half_lives
+            .iter()
+            .map(|&half_life| Peaks::of(half_life, requests()));
+        let tried = peaks.map(|peaks| Ok((peaks?, None)));
+        let tried: Vec<(Peaks, Option<Gap>)> = tried.collect::<Result<_, RuleError>>()?;
+        let mut sweep = Self {
+            most: tried.first().map_or(0, |(peaks, _)| most(peaks.clients())),
             tried,
-            chosen,
-            most,
+            chosen: 0,
             elsewhere: Vec::new(),
-        })
+        };
+        sweep.spare(&[]);
+        Ok(sweep)
+    }
+
+    /// Finds the gaps, and chooses the half-life under which the most clients stand out. The gaps are above the peaks of
+    /// `crowds`: addresses of many people, none of whom stands out.
+    pub fn spare(&mut self, crowds: &[u32]) {
+        let mut best = (0, 0.0);
+        for (place, (peaks, gap)) in self.tried.iter_mut().enumerate() {
+            let descending = peaks.descending();
+            let of_crowds = crowds.iter().map(|&client| peaks.peak(client));
+            let greatest = of_crowds.fold(0.0, f64::max);
+            let faster = descending.partition_point(|&peak| peak > greatest);
+            *gap = Gap::parting(&descending, peaks.of_one_request, self.most.min(faster));
+            let caught = gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()));
+            if place == 0 || caught > best {
+                (self.chosen, best) = (place, caught);
+            }
+        }
     }
 
     /// Tries the other usual half-lives if no client stands out.

@@ -1,21 +1,14 @@
 //! Profiles the clients that the advice names: their usual path, and signs that they may need an
 //! exemption.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use earrrl::RuleError;
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
-
-use super::PartRules;
+use super::Mark;
 use super::agents::{CRAWLERS, MONITORS, has_any};
-use super::rows::{ProfileFields, Rows, WantedRules, first};
-use crate::format::{Field, Record};
+use super::rows::{RequestValues, Rows, Table};
+use crate::format::Field;
 use crate::line::{Escaped, shell_word};
-use crate::reading::{ClientNumbers, KeyMaker, LogReader, Selection};
+use crate::reading::{ClientNumbers, LogReader, Requests};
 use crate::text::percent;
 
 /// The most different values of a field that are counted for each client.
@@ -26,10 +19,13 @@ const MOST_BYTES: usize = 160;
 
 /// The number of different user agents or users from which on an address probably serves many
 /// people.
-const CROWD: usize = 6;
+pub(super) const CROWD: usize = 6;
 
 /// The share of requests for one path from which on a limit for that path alone is suggested.
 const MAIN: f64 = 0.6;
+
+/// The number of values of a field that a report shows.
+const USUAL: usize = 3;
 
 /// The crawlers whose operators publish the domains of their hosts: a substring of the user agent, and
 /// the ends of the host names.
@@ -45,21 +41,10 @@ const NAMED_CRAWLERS: [(&str, &[&str]); 6] = [
     ("slurp", &[".crawl.yahoo.net"]),
 ];
 
-/// The fields in which logs have the host name of a client's address.
-const HOSTS: [&str; 7] = [
-    "c-dns",
-    "remote_host",
-    "hostname",
-    "client.domain",
-    "source.domain",
-    "reverse_dns",
-    "rdns",
-];
-
 /// Counts how often each value occurs, up to a bounded number of different values.
 #[derive(Debug, Clone, Default)]
 struct ValueTally {
-    counts: HashMap<Vec<u8>, u64, RandomState>,
+    counts: Table<Vec<u8>, u64>,
     all: u64,
 }
 
@@ -70,38 +55,16 @@ struct KeyProfile {
     paths: ValueTally,
     users: ValueTally,
     hosts: ValueTally,
+    statuses: ValueTally,
     requests: u64,
     /// The number of requests that were forwarded for another address.
     forwarded: u64,
 }
 
-/// The findings of a second reading of the logs: the profile of each client that the advice names,
-/// by the client's number, and all requests by path and by user.
+/// The profiles of the clients that a report names, by their numbers.
 #[derive(Debug, Default)]
 pub struct Profiles {
-    clients: HashMap<u32, KeyProfile, RandomState>,
-    rows: Rows,
-}
-
-/// The settings of the second reading of the logs.
-pub struct SecondReading<'a> {
-    /// The files of the first reading.
-    pub files: &'a [PathBuf],
-    /// The selection of the first reading.
-    pub selection: Selection,
-    /// The fields that may contain the user agent and the status.
-    pub fields: ProfileFields,
-    /// The rules for which all requests are held.
-    pub wanted: WantedRules,
-}
-
-/// Adds the requests of the named clients to their profiles.
-struct Profiler {
-    fields: ProfileFields,
-    /// True if the key has the client's address, so that an address for which it forwarded a request is
-    /// another one.
-    by_address: bool,
-    state: Mutex<(KeyMaker, ClientNumbers, Profiles)>,
+    clients: Table<u32, KeyProfile>,
 }
 
 impl ValueTally {
@@ -126,114 +89,126 @@ impl ValueTally {
 }
 
 impl KeyProfile {
+    fn add(&mut self, values: &RequestValues<'_>) {
+        let add = |tally: &mut ValueTally, value: Option<&[u8]>| {
+            value.into_iter().for_each(|value| tally.add(value, 1));
+        };
+        add(&mut self.agents, values.agent);
+        add(&mut self.statuses, values.status);
+        add(&mut self.paths, values.path);
+        add(&mut self.users, values.user);
+        add(&mut self.hosts, values.host);
+        self.requests += 1;
+        self.forwarded += u64::from(values.is_forwarded);
+    }
+
     fn is_forwarder(&self) -> bool {
         self.forwarded > 0 && self.forwarded * 2 >= self.requests
     }
 }
 
-impl Profiler {
-    fn take(&self, record: &Record<'_>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (
-            keys,
-            clients,
-            Profiles {
-                clients: profiles,
-                rows,
-            },
-        ) = &mut *state;
-        // A record without a key was already reported as skipped when the log was first read.
-        let Ok(Some(client)) = keys.with(record, |key| clients.number(key)) else {
-            return;
-        };
-        let agent = first(record, &self.fields.agent);
-        if rows.wanted != WantedRules::default() {
-            rows.add(record, client, agent.as_deref(), &self.fields);
-        }
-        let Some(profile) = profiles.get_mut(&client) else {
-            return;
-        };
-        let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
-            value.into_iter().for_each(|value| tally.add(&value, 1));
-        };
-        add(&mut profile.agents, agent);
-        add(&mut profile.paths, record.get(&Field::Path));
-        add(&mut profile.users, record.get(&Field::User));
-        let host = |name: &&str| record.get(&Field::Named((*name).into()));
-        add(&mut profile.hosts, HOSTS.iter().find_map(host));
-        profile.requests += 1;
-        let client = record.get(&Field::Client);
-        let forwarded = record.get(&Field::Forwarded);
-        profile.forwarded +=
-            u64::from(self.by_address && forwarded.is_some() && forwarded != client);
-    }
-}
-
 impl Profiles {
-    /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. The
-    /// profiles are empty if standard input was among the logs, since it cannot be read again.
+    /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. `reader` has read nothing,
+    /// and reads the texts of [`ProfileFields::texts`](super::ProfileFields::texts). The profiles are empty if standard input was among the logs,
+    /// since it cannot be read again.
     pub fn read(
-        reading: SecondReading<'_>,
+        files: &[PathBuf],
+        mut reader: LogReader,
         clients: &mut ClientNumbers,
         named: impl Iterator<Item = u32>,
     ) -> Self {
-        let SecondReading {
-            files,
-            mut selection,
-            fields,
-            wanted,
-        } = reading;
         if files.iter().any(|file| file == Path::new("-")) {
             return Self::default();
         }
-        let empty = named
-            .map(|client| (client, KeyProfile::default()))
-            .collect();
-        let profiles = Self {
-            clients: empty,
-            rows: Rows {
-                wanted,
-                ..Rows::default()
-            },
-        };
-        let strict = selection.format.is_none();
-        let by_address = selection.key.fields().contains(&Field::Client);
-        let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
-        let state = Mutex::new((maker, std::mem::take(clients), profiles));
-        let profiler = Arc::new(Profiler {
-            fields,
-            by_address,
-            state,
-        });
-        let sink = profiler.clone();
-        selection.filter.sink = Some(Arc::new(move |record| sink.take(record)));
-        let mut reader = LogReader::new(selection);
+        // If the key lacks the client's address, an address for which it forwarded a request may be its own.
+        let by_address = reader.selection.key.fields().contains(&Field::Client);
+        let mut profiles = Self::named(named);
+        std::mem::swap(&mut reader.clients, clients);
         for file in files {
+            let mut take = |_: &ClientNumbers, requests: &Requests<'_>| {
+                for (place, request) in requests.iter().enumerate() {
+                    if let Some(profile) = profiles.clients.get_mut(&request.client) {
+                        let mut values = RequestValues::of(requests.texts(place));
+                        values.is_forwarded &= by_address;
+                        profile.add(&values);
+                    }
+                }
+                Ok(())
+            };
             // Errors were already reported when the log was first read.
-            let _ = reader.read(file, |source| source, &mut |_, _| Ok(()));
+            let _ = reader.read(file, |source| source, &mut take);
         }
-        let mut state = profiler
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *clients = std::mem::take(&mut state.1);
-        std::mem::take(&mut state.2)
+        std::mem::swap(&mut reader.clients, clients);
+        profiles
     }
 
-    /// Finds rules for groups of clients, for single paths and for users, and forgets the requests.
-    /// `clients` are the names of the clients; `most` returns the number of clients, of so many, that a
-    /// rule may affect; `known` are the clients that other rules affect.
-    ///
-    /// # Errors
-    /// Returns an error if a computed limit is not valid in a rule.
-    pub fn part_rules(
-        &mut self,
-        clients: &ClientNumbers,
-        half_lives: &[Duration],
-        most: &impl Fn(usize) -> usize,
-        known: impl Iterator<Item = u32>,
-    ) -> Result<PartRules, RuleError> {
-        std::mem::take(&mut self.rows).rules(clients, half_lives, most, known)
+    /// Profiles the named clients from the requests that are held. Their forwarded requests are not counted.
+    pub fn of(rows: &Rows, named: impl Iterator<Item = u32>) -> Self {
+        let mut profiles = Self::named(named);
+        let paths = rows.paths.names();
+        let agents = rows.agents.names();
+        for row in &rows.all {
+            let Some(profile) = profiles.clients.get_mut(&row.client) else {
+                continue;
+            };
+            let status = row.status.to_string();
+            profile.add(&RequestValues {
+                agent: agents.get(usize::from(row.agent)).copied(),
+                status: (row.status != 0).then_some(status.as_bytes()),
+                path: paths.get(usize::from(row.path)).copied(),
+                user: (row.user != u32::MAX && rows.user_mark() == Mark::User)
+                    .then(|| rows.users.key(row.user)),
+                api_key: None,
+                host: rows.hosts.get(&row.client).map(|host| &host[..]),
+                is_forwarded: false,
+            });
+        }
+        profiles
+    }
+
+    /// Creates empty profiles of the named clients.
+    fn named(clients: impl Iterator<Item = u32>) -> Self {
+        Self {
+            clients: clients
+                .map(|client| (client, KeyProfile::default()))
+                .collect(),
+        }
+    }
+
+    /// Returns the path and the user agent that a client sends most; `None` if the log has no user agent of it.
+    pub(crate) fn habit(&self, client: u32) -> Option<String> {
+        let KeyProfile { agents, paths, .. } = self.clients.get(&client)?;
+        let path = paths.top().map(|(path, _)| path);
+        let habit = [path.unwrap_or_default(), agents.top()?.0].join(&b' ');
+        Some(String::from_utf8_lossy(&habit).into_owned())
+    }
+
+    /// Returns the most frequent paths, statuses and user agents of clients with their shares, each list with its
+    /// title. If `hidden` is true, user agents are left out.
+    pub(crate) fn usual(&self, clients: &[u32], hidden: bool) -> Vec<(&'static str, String)> {
+        let list = |title, tally: fn(&KeyProfile) -> &ValueTally| {
+            let mut sum = ValueTally::default();
+            for profile in clients.iter().filter_map(|client| self.clients.get(client)) {
+                let tally = tally(profile);
+                tally
+                    .counts
+                    .iter()
+                    .for_each(|(value, &count)| sum.add(value, count));
+            }
+            let mut counts: Vec<_> = sum.counts.iter().collect();
+            counts.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+            let shown = counts.iter().take(USUAL);
+            let shown = shown
+                .map(|&(value, &count)| format!("{} {}", Escaped(value), percent(count, sum.all)));
+            let shown: Vec<String> = shown.collect();
+            (!shown.is_empty()).then(|| (title, shown.join(", ")))
+        };
+        let lists = [
+            list("paths", |profile| &profile.paths),
+            list("statuses", |profile| &profile.statuses),
+            list("user agents", |profile| &profile.agents).filter(|_| !hidden),
+        ];
+        lists.into_iter().flatten().collect()
     }
 
     /// Returns a remark on a client that may need an exemption, or that tries many user names if
@@ -354,7 +329,6 @@ mod tests {
         profile.paths.add(b"/", 1);
         Profiles {
             clients: [(7, profile)].into_iter().collect(),
-            ..Profiles::default()
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::toml_rule::texts;
 use super::{
     Group, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
 };
@@ -215,6 +216,7 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         groups,
         paths,
         user,
+        user_part,
         users,
     } = advice.parts;
     for (number, group) in (1..).zip(groups) {
@@ -241,9 +243,21 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         write_clients(out, advice, &rule.judged.touched)?;
     }
     let Some(judged) = user else { return Ok(()) };
-    let touched = counted(judged.touched.len() as u64, "user");
-    let intro = format!("A rule for each user touches {touched}");
-    write_rule(out, &intro, "--key user ", &judged.suggested)?;
+    let count = judged.touched.len() as u64;
+    let (intro, flags) = match *user_part {
+        "user" => ("A rule for each user".to_owned(), "--key user "),
+        part => (
+            format!("A rule for each API key, with `key = [\"{part}\"]`,"),
+            "",
+        ),
+    };
+    let touched = counted(count, if flags.is_empty() { "API key" } else { "user" });
+    write_rule(
+        out,
+        &format!("{intro} touches {touched}"),
+        flags,
+        &judged.suggested,
+    )?;
     let name = |user| advice.names.printable(users, user);
     write_named(out, &judged.touched, name)
 }
@@ -286,9 +300,17 @@ fn write_group(
 
 /// Returns a sentence about what a group did, and what its clients share.
 fn group_sentence(group: &Group, hidden: bool) -> String {
-    let what = match &group.path {
-        Some(path) => format!("requests for {}", Escaped(path)),
-        None => "requests".to_owned(),
+    let (what, only) = match &group.paths[..] {
+        [] => ("requests".to_owned(), String::new()),
+        [path] => (format!("requests for {}", Escaped(path)), String::new()),
+        [path, ..] => (
+            "requests".to_owned(),
+            format!(
+                ", for {} paths such as {}",
+                group.paths.len(),
+                Escaped(path)
+            ),
+        ),
     };
     let agents: Vec<String> = group
         .agents
@@ -330,7 +352,7 @@ fn group_sentence(group: &Group, hidden: bool) -> String {
         ),
     };
     format!(
-        "{} clients{agents}{networks}, sent {} of the {} {what}; {} of theirs failed.",
+        "{} clients{only}{agents}{networks}, sent {} of the {} {what}; {} of theirs failed.",
         group.touched.len(),
         percent(group.sent, group.requests),
         group.requests,
@@ -490,6 +512,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         groups,
         paths,
         user,
+        user_part,
         users,
     } = advice.parts;
     let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
@@ -514,6 +537,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         }).collect::<Vec<_>>(),
         "user": user.as_ref().map(|judged| {
             let mut object = judged_json(&judged.suggested);
+            object["key"] = (*user_part).into();
             let name = |user: &SeenClient| advice.names.exact(users, user.number);
             object["touched"] = judged.touched.iter().map(name).collect();
             object
@@ -534,21 +558,13 @@ fn group_json(advice: &Advice<'_>, group: &Group) -> Value {
     let hidden = advice.names.are_hidden();
     let mut object = judged_json(&group.limit);
     object["what"] = group_sentence(group, hidden).into();
-    object["path"] = group
-        .path
-        .as_ref()
-        .map(|path| String::from_utf8_lossy(path))
-        .into();
+    object["paths"] = texts(&group.paths).into();
     object["sent"] = group.sent.into();
     object["failed"] = group.failed.into();
     object["touched"] = names(&group.touched);
     object["exempt"] = names(&group.exempt);
     if !hidden {
-        let agents = group
-            .agents
-            .iter()
-            .map(|agent| String::from_utf8_lossy(agent));
-        object["agents"] = agents.collect();
+        object["agents"] = texts(&group.agents).into();
         object["networks"] = group.networks.iter().map(ToString::to_string).collect();
     }
     object
@@ -608,7 +624,8 @@ fn duration(time: Duration) -> String {
 /// Draws how many clients reach each rate, and the suggested limit.
 pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> Figure {
     let reached = Reached {
-        name: format!("clients; the suggested limit is {}", suggested.rate),
+        name: "clients".into(),
+        label: format!("the suggested limit, {}", suggested.rate),
         peaks: peaks.descending(),
         limit: suggested.limit,
         above: suggested.clients,

@@ -1,19 +1,37 @@
-//! The requests of a log's second reading: when, by whom, for what, and with which answer.
+//! The requests of a log, held in memory: the time, client, user, path, user agent and status of each.
 
-use std::borrow::Cow;
+use std::io;
 
 use earrrl::Cost;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use crate::format::{Field, Record};
-use crate::reading::{ClientNumbers, LoggedRequest};
+use super::agents::is_declared;
+use crate::format::Field;
+use crate::reading::{ClientNumbers, HeldBack, LoggedRequest, Requests, too_many};
 
 /// The most requests that are held, at 24 bytes each.
 const MOST_REQUESTS: usize = 1 << 28;
 
+/// The number of requests that are sorted together, which takes temporary memory of half as many.
+const TOGETHER: usize = 1 << 20;
+
 /// The most bytes of a path or a user agent that a rule can name.
 const MOST_BYTES: usize = 240;
+
+/// The fields in which logs have the host name of a client's address.
+const HOSTS: [&str; 7] = [
+    "c-dns",
+    "remote_host",
+    "hostname",
+    "client.domain",
+    "source.domain",
+    "reverse_dns",
+    "rdns",
+];
+
+/// The API key of a request, as a rule names it.
+const API_KEY: &str = "header:x-api-key";
 
 /// A set of clients, by their numbers.
 pub(super) type Clients = HashSet<u32, RandomState>;
@@ -23,6 +41,40 @@ pub(super) type Table<K, V> = HashMap<K, V, RandomState>;
 
 /// The number of a value that is missing, or that no rule can name.
 pub(super) const NONE: u16 = u16::MAX;
+
+/// The property that tells a group from all others, which becomes the key of the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Its user agents.
+    Agent,
+    /// Its networks: /24 of IPv4, /48 of IPv6.
+    Network,
+    /// Its user agents within its networks, where others share either.
+    AgentInNetwork,
+    /// Its paths, which hardly anybody else asks for.
+    Path,
+    /// The rate of each client.
+    Client,
+    /// The rate of the requests for each user.
+    User,
+    /// The rate of the requests with each API key.
+    ApiKey,
+}
+
+impl Mark {
+    /// Returns the part of a rule's key that is the user, or the API key.
+    pub(super) fn user_part(self) -> &'static str {
+        match self {
+            Self::ApiKey => API_KEY,
+            _ => "user",
+        }
+    }
+
+    /// Returns true if a rule names the values of the mark.
+    pub(super) fn is_named(self) -> bool {
+        !matches!(self, Self::Client | Self::User | Self::ApiKey)
+    }
+}
 
 /// A request by the numbers of its values.
 #[derive(Debug, Clone, Copy)]
@@ -43,17 +95,35 @@ pub(super) struct Row {
 #[derive(Debug, Default)]
 pub(super) struct Values(Table<Box<[u8]>, u16>);
 
-/// The requests of a log.
-#[derive(Debug, Default)]
-pub(super) struct Rows {
-    pub wanted: WantedRules,
-    pub all: Vec<Row>,
-    pub paths: Values,
-    pub agents: Values,
-    pub users: ClientNumbers,
+/// The requests of a log. Without `--cost` nearly all logs have requests that cost 1, and then their values are held;
+/// of other logs, only times, clients and costs.
+#[derive(Default)]
+pub struct Rows {
+    pub(super) all: Vec<Row>,
+    pub(super) paths: Values,
+    pub(super) agents: Values,
+    /// The users, or else the API keys.
+    pub(super) users: ClientNumbers,
+    has_users: bool,
+    /// The host name of each declared crawler's address.
+    pub(super) hosts: Table<u32, Box<[u8]>>,
+    /// All requests, if one of them does not cost 1.
+    costly: Option<HeldBack>,
 }
 
-/// The rules that are looked for in a second reading.
+/// The values of a request that describe its client.
+#[derive(Default)]
+pub(super) struct RequestValues<'a> {
+    pub agent: Option<&'a [u8]>,
+    pub status: Option<&'a [u8]>,
+    pub path: Option<&'a [u8]>,
+    pub user: Option<&'a [u8]>,
+    pub api_key: Option<&'a [u8]>,
+    pub host: Option<&'a [u8]>,
+    pub is_forwarded: bool,
+}
+
+/// The rules that are looked for beside a limit for all requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WantedRules {
     /// True for rules for groups of many clients.
@@ -69,23 +139,63 @@ pub struct ProfileFields {
     pub agent: Vec<Field>,
     /// The fields with the status of the response.
     pub status: Vec<Field>,
+    /// The fields with the API key.
+    pub api_key: Vec<Field>,
 }
 
 impl ProfileFields {
+    /// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need.
+    pub fn texts(&self) -> Vec<Vec<Field>> {
+        let hosts = HOSTS.map(|name| Field::Named(name.into()));
+        let given = [&self.agent, &self.status, &self.api_key].map(Clone::clone);
+        let known = [Field::Path, Field::User, Field::Client, Field::Forwarded];
+        let known = known.map(|field| vec![field]);
+        given
+            .into_iter()
+            .chain([hosts.into()])
+            .chain(known)
+            .collect()
+    }
+
     /// Creates the lists of fields from a function that returns the fields of an attribute.
     pub fn new(fields: impl Fn(&str) -> Vec<Field>) -> Self {
         Self {
             agent: fields("header:user-agent"),
             status: fields("status"),
+            api_key: fields(API_KEY),
+        }
+    }
+}
+
+impl<'a> RequestValues<'a> {
+    /// Creates the values from the texts of [`ProfileFields::texts`].
+    pub(super) fn of(mut texts: impl Iterator<Item = Option<&'a [u8]>>) -> Self {
+        let mut next = || texts.next().flatten();
+        let values = Self {
+            agent: next(),
+            status: next(),
+            api_key: next(),
+            host: next(),
+            path: next(),
+            user: next(),
+            is_forwarded: false,
+        };
+        let client = next();
+        let forwarded = next();
+        Self {
+            is_forwarded: forwarded.is_some() && forwarded != client,
+            ..values
         }
     }
 }
 
 impl Values {
+    /// Returns the number of a value; [`NONE`] if there are too many, or if no rule can name it.
     pub(super) fn number(&mut self, value: &[u8]) -> u16 {
         match self.0.get(value) {
             Some(&number) => number,
-            None if self.0.len() >= usize::from(NONE) => NONE,
+            // Only a new value is examined, since most requests repeat one.
+            None if self.0.len() >= usize::from(NONE) || !can_be_named(value) => NONE,
             None => {
                 let next = self.0.len() as u16;
                 *self.0.entry(value.into()).or_insert(next)
@@ -104,39 +214,104 @@ impl Values {
 }
 
 impl Rows {
-    /// Adds a request of a client, whose user agent is known already.
-    pub(super) fn add(
-        &mut self,
-        record: &Record<'_>,
-        client: u32,
-        agent: Option<&[u8]>,
-        fields: &ProfileFields,
-    ) {
-        if self.all.len() >= MOST_REQUESTS {
-            return;
+    /// Adds requests with the texts of [`ProfileFields::texts`].
+    ///
+    /// # Errors
+    /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
+    pub fn extend(&mut self, requests: &Requests<'_>) -> io::Result<()> {
+        for (place, &request) in requests.iter().enumerate() {
+            if let Some(costly) = &mut self.costly {
+                costly.push(request)?;
+            } else if request.cost == Cost::ONE {
+                self.add(request, &RequestValues::of(requests.texts(place)))?;
+            } else {
+                let mut costly = HeldBack::default();
+                let before = std::mem::take(&mut self.all);
+                let mut before = before.iter().map(|row| logged(row, row.client));
+                before.try_for_each(|request| costly.push(request))?;
+                costly.push(request)?;
+                self.costly = Some(costly);
+            }
         }
-        let path = record.get(&Field::Path);
-        let path = path.filter(|path| path.starts_with(b"/") && can_be_named(path));
-        let agent = agent.filter(|agent| can_be_named(agent));
-        let user = record.get(&Field::User);
-        let status = first(record, &fields.status);
-        let status = status.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+        Ok(())
+    }
+
+    /// Adds a request. API keys count as users until the first request that names a user.
+    fn add(&mut self, request: LoggedRequest, values: &RequestValues<'_>) -> io::Result<()> {
+        if self.all.len() >= MOST_REQUESTS {
+            return Err(too_many());
+        }
+        if values.user.is_some() && !self.has_users {
+            self.has_users = true;
+            self.users = ClientNumbers::new();
+            self.all.iter_mut().for_each(|row| row.user = u32::MAX);
+        }
+        let path = values.path.filter(|path| path.starts_with(b"/"));
+        let user = match self.has_users {
+            true => values.user,
+            false => values.api_key,
+        };
+        let user = user.and_then(|user| self.users.number(user));
+        let status = values
+            .status
+            .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        if let (Some(host), Some(agent)) = (values.host, values.agent)
+            && is_declared(agent)
+        {
+            self.hosts
+                .entry(request.client)
+                .or_insert_with(|| host.into());
+        }
         self.all.push(Row {
-            time: record.time(),
-            client,
-            user: user.map_or(u32::MAX, |user| {
-                self.users.number(&user).unwrap_or(u32::MAX)
-            }),
-            path: path.map_or(NONE, |path| self.paths.number(&path)),
-            agent: agent.map_or(NONE, |agent| self.agents.number(agent)),
+            time: request.time,
+            client: request.client,
+            user: user.unwrap_or(u32::MAX),
+            path: path.map_or(NONE, |path| self.paths.number(path)),
+            agent: values.agent.map_or(NONE, |agent| self.agents.number(agent)),
             status: status.unwrap_or(0),
         });
+        Ok(())
     }
-}
 
-/// Returns the first value that a record has in one of the fields.
-pub(super) fn first<'a>(record: &Record<'a>, fields: &[Field]) -> Option<Cow<'a, [u8]>> {
-    fields.iter().find_map(|field| record.get(field))
+    /// Puts the requests in the order of their times; those with equal times keep the order of their lines unless the
+    /// log is far out of order.
+    pub fn sort(&mut self) {
+        if let Some(costly) = &mut self.costly {
+            costly.sort();
+        }
+        // Most logs are nearly in order: the second round sorts what lies across the ends of the first.
+        for start in [0, TOGETHER / 2] {
+            let rest = self.all.get_mut(start..).unwrap_or_default();
+            for rows in rest.chunks_mut(TOGETHER) {
+                rows.sort_by_key(|row| row.time);
+            }
+        }
+        if !self.all.is_sorted_by_key(|row| row.time) {
+            self.all.sort_unstable_by_key(|row| row.time);
+        }
+    }
+
+    /// Returns the requests in the order of their times, after [`Rows::sort`].
+    pub fn requests(&self) -> impl Iterator<Item = LoggedRequest> {
+        let costly = self.costly.iter().flat_map(HeldBack::requests);
+        self.all
+            .iter()
+            .map(|row| logged(row, row.client))
+            .chain(costly)
+    }
+
+    /// Returns the mark of the users: their names, or the API keys of a log that names nobody.
+    pub(super) fn user_mark(&self) -> Mark {
+        match self.has_users {
+            true => Mark::User,
+            false => Mark::ApiKey,
+        }
+    }
+
+    /// Returns the word for the unit of the summed costs: `requests` if each request costs 1.
+    pub fn unit(&self) -> &'static str {
+        self.costly.as_ref().map_or("requests", HeldBack::unit)
+    }
 }
 
 /// Returns true if a rule's condition can name a value of a log: as UTF-8, without a `*`, which would be any text, and

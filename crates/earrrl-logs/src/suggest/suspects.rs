@@ -1,10 +1,16 @@
-//! Finds the clients whose requests mostly fail, and those that read page after page at a steady pace.
+//! Finds the clients whose requests mostly fail, those that read page after page at a steady pace, and those that ask
+//! for one path as a browser never does. Finds addresses of many people, too.
 //!
-//! Neither is a reason to limit a client: visitors mistype passwords, too. [`super::group`] looks for what many of
+//! None of this is a reason to limit a client: visitors mistype passwords, too. [`super::group`] looks for what many of
 //! these clients share and others do not.
 
+use earrrl::RuleError;
+
+use super::Sweep;
 use super::agents::{has_any, is_declared};
-use super::rows::{NONE, Row, Rows, Table};
+use super::peaks::RateMeter;
+use super::profile::CROWD;
+use super::rows::{NONE, Row, Rows, Table, logged};
 
 /// The least share of a client's requests that fail.
 const FAILING: f64 = 0.4;
@@ -33,8 +39,35 @@ const LOGIN_PATHS: [&str; 12] = [
 pub(super) enum Suspicion {
     /// Most of its requests fail.
     Fails,
-    /// It reads page after page at a steady pace.
+    /// It reads page after page at a steady pace, or one path as a browser never does.
     Reads,
+}
+
+/// The facts that the path and the user agent of a request show.
+#[derive(Debug, Clone, Copy)]
+struct Signs {
+    is_login: bool,
+    /// True if the server refuses some requests for the path.
+    fails_openly: bool,
+    /// True if the user agent names a crawler or a monitor.
+    is_declared: bool,
+    /// True if the user agent is one of a browser.
+    is_browser: bool,
+}
+
+/// The people behind one address.
+#[derive(Debug, Clone, Copy, Default)]
+struct Visitors {
+    agents: usize,
+    requests: u64,
+    failed: u64,
+    /// The requests under the same user agent as the client's last.
+    same: u64,
+    /// The sum of the squares of the numbers of requests under each user agent.
+    squares: u64,
+    last_agent: u16,
+    /// The greatest rate of one user agent.
+    peak: f64,
 }
 
 /// The habits of a client in the whole log.
@@ -53,6 +86,8 @@ struct Habits {
     quick: u32,
     /// The requests under a user agent that names a crawler or a monitor.
     declared: u32,
+    /// The requests under a user agent of a browser.
+    browser: u32,
     /// The bits of the paths, and of the missing ones, by their numbers.
     paths: u64,
     missing_paths: u64,
@@ -79,6 +114,8 @@ impl Suspects {
         let paths = rows.paths.names().into_iter();
         let logins: Vec<bool> = paths.map(|path| has_any(path, &LOGIN_PATHS)).collect();
         let declared: Vec<bool> = rows.agents.names().into_iter().map(is_declared).collect();
+        let agents = rows.agents.names().into_iter();
+        let browsers: Vec<bool> = agents.map(|agent| agent.starts_with(b"Mozilla/")).collect();
         let mut habits: Vec<Habits> = Vec::new();
         for row in &rows.all {
             let place = row.client as usize;
@@ -86,9 +123,14 @@ impl Suspects {
                 habits.resize(place + 1, Habits::default());
             }
             let path = usize::from(row.path);
-            let is_login = logins.get(path) == Some(&true);
-            let is_declared = declared.get(usize::from(row.agent)) == Some(&true);
-            habits[place].add(row, is_login, fails_openly[path], is_declared);
+            let agent = usize::from(row.agent);
+            let signs = Signs {
+                is_login: logins.get(path) == Some(&true),
+                fails_openly: fails_openly[path],
+                is_declared: declared.get(agent) == Some(&true),
+                is_browser: browsers.get(agent) == Some(&true),
+            };
+            habits[place].add(row, signs);
         }
         let measured = |habits: &&Habits| habits.requests >= STEADY.0;
         Self {
@@ -136,8 +178,66 @@ impl Suspects {
     }
 }
 
+impl Rows {
+    /// Returns the clients above the gaps of a sweep that are many people behind one address: none of their many user
+    /// agents stands out, and the requests under one come one after the other, as those for a page and its parts do.
+    ///
+    /// # Errors
+    /// Returns an error if no rule can have one of the half-lives.
+    pub fn crowds(&self, sweep: &Sweep) -> Result<Vec<u32>, RuleError> {
+        let mut found = Vec::new();
+        for (peaks, gap) in &sweep.tried {
+            let Some(gap) = gap else { continue };
+            let above = peaks.worst(gap.clients).into_iter();
+            let mut above: Table<u32, Visitors> =
+                above.map(|client| (client, Visitors::default())).collect();
+            let mut meter = RateMeter::new(peaks.half_life)?;
+            let mut seen: Table<(u32, u16), (u32, u64)> = Table::default();
+            for row in &self.all {
+                let Some(visitors) = above.get_mut(&row.client) else {
+                    continue;
+                };
+                let next = (seen.len() as u32, 0);
+                let (number, before) = seen.entry((row.client, row.agent)).or_insert(next);
+                visitors.add(row, meter.add(logged(row, *number)), *before);
+                *before += 1;
+            }
+            let is_crowd = |(_, visitors): &(&u32, &Visitors)| visitors.are_many(gap.middle());
+            found.extend(above.iter().filter(is_crowd).map(|(&client, _)| client));
+        }
+        Ok(found)
+    }
+}
+
+impl Visitors {
+    /// Adds a request of a user agent that has this rate, and sent so many before.
+    fn add(&mut self, row: &Row, rate: f64, before: u64) {
+        self.same += u64::from(self.requests > 0 && row.agent == self.last_agent);
+        self.last_agent = row.agent;
+        self.agents += usize::from(before == 0);
+        self.requests += 1;
+        self.squares += 2 * before + 1;
+        self.failed += u64::from(is_failure(row.status));
+        self.peak = self.peak.max(rate);
+    }
+
+    /// Returns true if these are many people, each slower than the middle of a gap: more like the visitors below it than
+    /// like those above. A program that draws its user agents at random repeats the last one as seldom as chance has it.
+    fn are_many(&self, middle: f64) -> bool {
+        self.agents >= CROWD
+            && self.peak < middle
+            && self.same * self.requests >= 4 * self.squares
+            && self.failed * 10 <= self.requests
+    }
+}
+
 impl Habits {
-    fn add(&mut self, row: &Row, is_login: bool, fails_openly: bool, is_declared: bool) {
+    fn add(&mut self, row: &Row, signs: Signs) {
+        let Signs {
+            is_login,
+            fails_openly,
+            ..
+        } = signs;
         let bit = 1 << (u64::from(row.path).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
         match row.status {
             status if is_login && is_failure(status) => self.failed += 1,
@@ -159,7 +259,8 @@ impl Habits {
         self.paths |= bit;
         self.last = row.time;
         self.requests += 1;
-        self.declared += u32::from(is_declared);
+        self.declared += u32::from(signs.is_declared);
+        self.browser += u32::from(signs.is_browser);
     }
 
     fn suspicion(&self, has_status: bool) -> Option<Suspicion> {
@@ -172,11 +273,14 @@ impl Habits {
         if failed > 0 && f64::from(failed) >= FAILING * f64::from(self.requests) {
             return Some(Suspicion::Fails);
         }
+        let paths = different(self.paths);
+        // A browser asks for the parts of a page, too. Programs that say what they are may poll one path.
+        let pretends = paths < 1.5 && self.browser == self.requests;
         let reads = has_status
             && self.requests >= STEADY.0
             && self.last - self.first >= STEADY.1
             && self.quick * 10 <= self.requests
-            && different(self.paths) >= 0.7 * f64::from(self.requests.min(200));
+            && (pretends || paths >= 0.7 * f64::from(self.requests.min(200)));
         reads.then_some(Suspicion::Reads)
     }
 }

@@ -10,8 +10,8 @@ pub struct RuleTerms {
     pub conditions: Vec<(String, String)>,
     /// The field `cost` of the rule, in TOML; `None` if every request costs 1.
     pub cost: Option<String>,
-    /// The bits of an IPv4 and of an IPv6 address that are one client, if they are not the default.
-    pub prefixes: Vec<(&'static str, u8)>,
+    /// The part of a key that is the client's address, such as `client` or `client/24`.
+    pub client: String,
     /// The sentences about what an operator must know beside the rule.
     pub remarks: Vec<String>,
     /// The flags of the key, the conditions and the costs; empty, or with a space at the end.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::toml_rule::{TomlRule, path_is, single, write_group};
+use super::toml_rule::{TomlRule, single, texts, write_group};
 use super::{Advice, RuleTerms};
 
 /// Writes the suggested rules as a configuration file of a server. Requests that lack a part of the
@@ -16,18 +16,11 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         key,
         conditions,
         cost,
-        prefixes,
         remarks,
         ..
     } = advice.terms;
     for remark in remarks {
         writeln!(out, "# {remark}")?;
-    }
-    if !prefixes.is_empty() {
-        writeln!(out, "[client_address]")?;
-    }
-    for (name, bits) in prefixes {
-        writeln!(out, "{name} = {bits}")?;
     }
     let second = advice
         .judged
@@ -54,7 +47,7 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     for (number, rule) in (1..).zip(&advice.parts.paths) {
         TomlRule {
             name: &format!("suggested-path-{number}"),
-            conditions: vec![path_is(&rule.path)],
+            conditions: vec![("path".to_owned(), texts(&[&rule.path]))],
             limit: &rule.judged.suggested.rule,
             key,
             exempt: Vec::new(),
@@ -66,7 +59,7 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             name: "suggested-user",
             conditions: Vec::new(),
             limit: &judged.suggested.rule,
-            key: &["user".to_owned()],
+            key: &[advice.parts.user_part.to_owned()],
             exempt: Vec::new(),
         }
         .write(out, ""),

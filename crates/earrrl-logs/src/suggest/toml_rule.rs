@@ -26,10 +26,10 @@ pub(super) fn single((name, value): &(String, String)) -> (String, Vec<String>) 
     (name.clone(), vec![value.clone()])
 }
 
-/// Returns the condition that a request is for a path.
-pub(super) fn path_is(path: &[u8]) -> (String, Vec<String>) {
-    let path = String::from_utf8_lossy(path).into_owned();
-    ("path".to_owned(), vec![path])
+/// Returns values of a log as texts.
+pub(super) fn texts<T: AsRef<[u8]>>(values: &[T]) -> Vec<String> {
+    let text = |value: &T| String::from_utf8_lossy(value.as_ref()).into_owned();
+    values.iter().map(text).collect()
 }
 
 /// Writes the rule for a group of clients, with `indent` before each line. The clients of one user agent, or of some
@@ -45,23 +45,20 @@ pub(super) fn write_group(
     indent: &str,
 ) -> io::Result<()> {
     let mut conditions: Vec<_> = terms.conditions.iter().map(single).collect();
-    conditions.extend(group.path.as_ref().map(|path| path_is(path)));
-    let agents = group
-        .agents
-        .iter()
-        .map(|agent| String::from_utf8_lossy(agent).into_owned());
-    let networks = group.networks.iter().map(ToString::to_string);
+    if !group.paths.is_empty() {
+        conditions.push(("path".to_owned(), texts(&group.paths)));
+    }
+    if matches!(group.mark, Mark::Agent | Mark::AgentInNetwork) {
+        conditions.push(("header:user-agent".to_owned(), texts(&group.agents)));
+    }
+    if matches!(group.mark, Mark::Network | Mark::AgentInNetwork) {
+        let networks = group.networks.iter().map(ToString::to_string);
+        conditions.push(("client".to_owned(), networks.collect()));
+    }
     let key = match group.mark {
-        Mark::Agent => {
-            conditions.push(("header:user-agent".to_owned(), agents.collect()));
-            "'group'"
-        }
-        Mark::Network => {
-            conditions.push(("client".to_owned(), networks.collect()));
-            "'group'"
-        }
-        Mark::Client => "client",
-        Mark::User => "user",
+        Mark::Client => &terms.client,
+        Mark::User | Mark::ApiKey => group.mark.user_part(),
+        _ => "'group'",
     };
     TomlRule {
         name: &format!("suggested-group-{number}"),
@@ -71,6 +68,22 @@ pub(super) fn write_group(
         exempt,
     }
     .write(out, indent)
+}
+
+/// Returns a rule as a server's configuration has it.
+pub fn rule_toml(rule: &Rule, terms: &RuleTerms) -> String {
+    let mut text = Vec::new();
+    let rule = TomlRule {
+        name: "limit",
+        conditions: terms.conditions.iter().map(single).collect(),
+        limit: rule,
+        key: &terms.key,
+        exempt: Vec::new(),
+    };
+    let cost = terms.cost.iter().map(|cost| format!("cost = {cost}\n"));
+    // Writing to a vector never fails.
+    let _ = rule.write(&mut text, "");
+    String::from_utf8_lossy(&text).into_owned() + &cost.collect::<String>()
 }
 
 impl TomlRule<'_> {
@@ -91,9 +104,11 @@ impl TomlRule<'_> {
         }
         let (limit, key) = (toml_text(&self.limit.to_string()), toml_list(self.key));
         writeln!(out, "{indent}limit = {limit}\n{indent}key = {key}")?;
-        let always =
-            |part: &&String| ALWAYS_PRESENT.contains(&part.as_str()) || part.starts_with('\'');
-        if !self.key.iter().all(|part| always(&part)) {
+        let always = |part: &String| {
+            let name = part.split('/').next().unwrap_or_default();
+            ALWAYS_PRESENT.contains(&name) || part.starts_with('\'')
+        };
+        if !self.key.iter().all(always) {
             writeln!(out, "{indent}missing = \"skip\"")?;
         }
         Ok(())

@@ -1,10 +1,12 @@
 //! The averages: recent-average and exponential. A record holds an average, or its logarithm, and the time at which it
 //! was stored.
 
+use std::num::NonZeroU64;
+
 use earrrl::Nanos;
 use earrrl::algorithm::{Exponential, RecentAverage, State, exponential::Measured};
 
-use super::fields::{Fields, Packed, nanos, span_micros};
+use super::fields::{Fields, Packed, nanos, span_micros, whole_micros};
 use super::{OnRedis, Terms};
 
 /// The relative tolerance of recent-average's comparison with the limit, and that of exponential's, the same as in the
@@ -22,6 +24,8 @@ const WIDE_TURN: f64 = TURN * 65_536.0;
 /// The offset of the logarithm that a record stores: `ln(count) + 64`, in steps of 1/2.2e12.
 const POWER_OFFSET: f64 = 64.0;
 const POWERS: f64 = 2_199_023_255_552.0;
+/// The length in bytes of the last place at the end of a record.
+const PLACE_LEN: usize = 7;
 
 impl OnRedis for RecentAverage {
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
@@ -32,6 +36,7 @@ impl OnRedis for RecentAverage {
             .map_or(-1.0, |max| most * (span_micros(max) / period).exp());
         packed.numbers(&[period, most, held, terms.units()]);
         packed.numbers(&life(period, most, terms));
+        packed.numbers(&[whole_micros(self.spacing_nanos())]);
         packed.whole(is_wide(self).into(), 1);
     }
 
@@ -52,8 +57,11 @@ impl OnRedis for RecentAverage {
         // A time that is ahead of now was stored before the clock was set back.
         let age = if age > turn / 16 * 15 { 0 } else { age };
         let stored_at = Nanos::new(now.saturating_sub(age) * 1000);
-        self.state_with_count((power - POWER_OFFSET).exp(), stored_at)
-            .map(State::RecentAverage)
+        let state = self.state_with_count((power - POWER_OFFSET).exp(), stored_at)?;
+        Some(State::RecentAverage(match record.whole(PLACE_LEN) {
+            Some(last) => self.with_last_place(state, last),
+            None => state,
+        }))
     }
 
     fn max_exact_units(&self) -> Option<u64> {
@@ -67,12 +75,13 @@ impl OnRedis for Exponential {
         let most = self.quota().as_f64() * (1.0 + TOLERANCE_OF_RATES);
         packed.numbers(&[period, most, terms.units()]);
         packed.numbers(&life(period, most, terms));
+        packed.numbers(&[whole_micros(self.spacing_nanos())]);
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let rate = record.number()?;
         let at = nanos(record.number()?);
-        let place = None;
+        let place = record.whole(PLACE_LEN).and_then(NonZeroU64::new);
         Some(State::Exponential(Measured { at, rate, place }))
     }
 

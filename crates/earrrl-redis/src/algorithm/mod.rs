@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use earrrl::algorithm::{
-    Moment, State, Tally, TokenBucket, Visitor, exponential::Measured, fixed_window::Count,
+    Moment, State, Tally, TokenBucket, Visitor, Waits, fixed_window::Count,
     sliding_counter::WindowCounts,
 };
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError};
@@ -31,8 +31,10 @@ const MAX_EXACT_UNITS: u64 = 9_007_199;
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
+/// The flag of a request that gets a place in the queue if it is denied.
+const QUEUES: u8 = 32;
 /// The flag of a request for which a server asks for several units.
-pub(crate) const UNITS: u8 = 32;
+pub(crate) const UNITS: u8 = 64;
 
 /// An algorithm whose clients' records are kept in Redis.
 pub(crate) trait OnRedis {
@@ -317,8 +319,11 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     };
     let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
     let strict = if strict { STRICT } else { 0 };
+    let queues = mode == Mode::Check && rule.limit().waits() == Waits::Queue;
+    let queues = if queues { QUEUES } else { 0 };
     stores
         | strict
+        | queues
         | if rule.action().enforces() {
             ENFORCES
         } else {
@@ -363,14 +368,11 @@ pub(crate) fn moved(limit: &Limit, state: State, from: Nanos, to: Nanos) -> Stat
         |tally: Tally| Tally::from_entries(tally.entries().map(|(at, cost)| (slot(at), cost)));
     match (limit, state) {
         (Limit::RecentAverage(average), State::RecentAverage(moment)) => {
-            let count = average.count(Some(&moment), from);
-            State::RecentAverage(average.state_with_count(count, to).unwrap_or(moment))
+            State::RecentAverage(average.moved(moment, by))
         }
-        (_, State::Exponential(Measured { at, rate, .. })) => State::Exponential(Measured {
-            at: Nanos::new(slot(at.get())),
-            rate,
-            place: None,
-        }),
+        (Limit::Exponential(exponential), State::Exponential(measured)) => {
+            State::Exponential(exponential.moved(measured, by))
+        }
         (_, State::TokenBucket(Moment(ticks))) => {
             State::TokenBucket(Moment(ticks + by * TokenBucket::TICKS_PER_NANO))
         }

@@ -17,13 +17,15 @@ impl OnRedis for FixedWindow {
     }
 
     /// A calendar is the number of the period before the present one, and the microseconds at which this and the next
-    /// four periods begin.
+    /// four periods begin. A window that begins with a request has a length below zero.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         if !self.is_calendar() {
-            window_parameters(self.window_nanos(), self.quota(), terms, packed);
+            let sign = if self.starts_with_first() { -1.0 } else { 1.0 };
+            let micros = sign * whole_micros(self.window_nanos());
+            window_parameters(micros, self.quota(), terms, packed);
             return packed.whole(0, 1);
         }
-        window_parameters(0, self.quota(), terms, packed);
+        window_parameters(0.0, self.quota(), terms, packed);
         let before = self.number(terms.now).saturating_sub(1);
         packed.whole(6 * 8, 1);
         packed.numbers(&[before as f64]);
@@ -52,7 +54,8 @@ impl OnRedis for SlidingCounter {
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        window_parameters(self.window_nanos(), self.quota(), terms, packed);
+        let micros = whole_micros(self.window_nanos());
+        window_parameters(micros, self.quota(), terms, packed);
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
@@ -82,14 +85,9 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
 }
 
 /// Writes the parameters that the script of a limit with one window reads.
-fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
+fn window_parameters(micros: f64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
     let quota = quota.billionths() as f64;
-    packed.numbers(&[
-        whole_micros(window),
-        quota,
-        terms.billionths(),
-        terms.linger_ms(),
-    ]);
+    packed.numbers(&[micros, quota, terms.billionths(), terms.linger_ms()]);
 }
 
 /// Returns the microsecond at which a window begins.

@@ -195,7 +195,12 @@ impl Frame {
             true => include_str!("../algorithm/tally.lua"),
             false => "",
         };
-        let text = strip(include_str!("../scripts/prelude.lua")) + &strip(tally) + &text;
+        let places = match text.contains("next_place(") {
+            true => include_str!("../algorithm/places.lua"),
+            false => "",
+        };
+        let prelude = [include_str!("../scripts/prelude.lua"), tally, places].map(strip);
+        let text = prelude.concat() + &text;
         match self {
             // The prelude uses the name `unpack` for another function.
             Self::Batch => {

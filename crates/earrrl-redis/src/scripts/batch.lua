@@ -1,11 +1,11 @@
 -- Decides several requests, each of them under one rule. KEYS are the requests' records, and the key
 -- of the receipts. ARGV[1] contains the time (below zero for Redis's own), flags, the latest time, and
 -- the receipt, as in single.lua. Each further ARGV contains an algorithm, flags, the number of requests
--- in a row that these apply to, those of them whose key an earlier one has (one bit each), with the flag 32 for
+-- in a row that these apply to, those of them whose key an earlier one has (one bit each), with the flag 64 for
 -- each request the units that its server wants, and those to take back, and the parameters. Returns Redis's
 -- time (below zero if the caller gave a time), the verdicts as a number (three bits each), the lengths of the states (a byte each), and the states; only the time if the call came too
 -- late. FAILED stands for an error, such as a key of another type: nothing was stored, and the caller sends
--- that request alone. With the flag 32, a state begins with the number of units that are granted.
+-- that request alone. With the flag 64, a state begins with the number of units that are granted.
 
 local now, prolongs, latest, entry, place = unpack('<dBdc4Bc0', ARGV[1])
 local time = -1

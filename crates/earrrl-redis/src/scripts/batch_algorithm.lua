@@ -3,7 +3,7 @@
 -- read that way, is read by itself, which also finds keys of another type.
 
 decide[--[[ number ]]] = function(args, flags, repeats, from, last)
-  local at = flags >= 32 and 6 + 22 * (last - from) or 6
+  local at = flags >= 64 and 6 + 22 * (last - from) or 6
   --[[ parameters ]]
   local first, keys = done, keys
   local states = --[[ records ]]
@@ -21,7 +21,7 @@ decide[--[[ number ]]] = function(args, flags, repeats, from, last)
     done = first + i
     local key, found, verdict, state = keys[done], states[i]
     local k, want, unspent, charged_at, made = 1, 1, 0
-    if flags >= 32 then
+    if flags >= 64 then
       want, unspent, charged_at, made = unpack('<I2ddI4', args, 6 + 22 * (done - from - 1))
     end
     --[[ judge ]]
@@ -37,7 +37,7 @@ decide[--[[ number ]]] = function(args, flags, repeats, from, last)
     if verdict ~= ALLOWED then
       verdicts = verdicts + verdict * 8 ^ (done - 1)
     end
-    if flags >= 32 then state = pack('<I2', k) .. state end
+    if flags >= 64 then state = pack('<I2', k) .. state end
     if state ~= found then states[i] = state end
   end
 end

@@ -10,7 +10,7 @@ local held, number, parts = true, #ARGV - 1, {}
 for i = 1, number do
   -- Flags: 4 enforces, 16 is answered as allowed even if it is not.
   local _, flags = unpack('<BB', ARGV[i + 1])
-  if verdicts[i] == OVER and flags % 8 >= 4 and flags < 16 then held = false end
+  if verdicts[i] == OVER and flags % 8 >= 4 and flags % 32 < 16 then held = false end
   local kept, details = strict[i] or passes and verdicts[i] ~= OVER, after[i] or ''
   parts[i] = string.char(kept and 1 or 0, #details) .. details
 end

@@ -27,7 +27,7 @@ if kept and flags % 2 == 1 then
   end
 end
 --[[ answer ]]
-if verdict ~= OVER or flags % 8 < 4 or flags >= 16 then
+if verdict ~= OVER or flags % 8 < 4 or flags % 32 >= 16 then
   local head = pack('<c1ddBBB', 'L', now + lasts, now, 1, kept and 1 or 0, #details)
   call('SET', hold_key, head .. details .. string.sub(ARGV[1], 39 + #place), 'PX', hold_lives)
 end

@@ -20,7 +20,7 @@ local verdicts, charges, answers, after, strict, stores = {}, {}, {}, {}, {}, {}
 local passes = true
 for number, args in ipairs(ARGV) do
   if number > 1 then
-    -- Flags: 1 may store, 2 strict, 4 enforces.
+    -- Flags: 1 may store, 2 strict, 4 enforces, 32 gives a denial a place.
     local algorithm, flags = unpack('<BB', args)
     local i = number - 1
     verdicts[i], charges[i], answers[i] = judge[algorithm](KEYS[i], now, args, 3, flags,

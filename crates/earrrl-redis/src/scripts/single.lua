@@ -12,12 +12,12 @@ if now < 0 then
 end
 --[[ once ]]
 --[[ judge ]]
--- Flags: 1 may store, 2 strict, 8 renews the expiry of the receipts.
+-- Flags: 1 may store, 2 strict, 8 renews the expiry of the receipts, 32 gives a denial a place.
 if flags % 2 == 1 and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then
     redis.pcall('SETRANGE', KEYS[2], place, pack('<c4d', entry, now))
-    if flags >= 8 then redis.pcall('PEXPIRE', KEYS[2], RECEIPTS_LIVE) end
+    if flags % 16 >= 8 then redis.pcall('PEXPIRE', KEYS[2], RECEIPTS_LIVE) end
   end
 end
 --[[ answer ]]

@@ -179,7 +179,7 @@ fn state_cautions(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Prints the number of rules, the number of requests that each rule allows at once, and what each
+/// Prints the number of rules, the number of requests, or of units of their costs, that each rule allows at once, and what each
 /// token permits.
 fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     let mut out = io::stdout();
@@ -193,7 +193,7 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     for rule in &config.rules {
         let name = &rule.name;
         let limit = &rule.rule;
-        let burst = counted(limit.limit().at_once(), "request");
+        let burst = rule.at_once();
         writeln!(out, "{name}: {limit}: {burst} at once from one client")?;
     }
     for grant in config.server.tokens.grants() {

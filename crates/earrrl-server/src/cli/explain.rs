@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use earrrl::{ManualClock, Nanos};
-use earrrl_server::config::attribute::{KeyPart, attribute_name};
+use earrrl_server::config::attribute::attribute_name;
 use earrrl_server::config::envoy::explain::explain as explain_descriptor;
 use earrrl_server::config::rule::OnMissing;
 use earrrl_server::config::{Config, EngineConfig};
@@ -119,8 +119,12 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
     };
     let key = rule.key(request);
     if let Some(attribute) = rule.lacks(request, &key)
-        && let Some(verdict) = verdict_without_attribute(rule.missing)
+        && rule.missing != OnMissing::Share
     {
+        let verdict = match rule.missing {
+            OnMissing::Deny => "denies the request",
+            _ => "does not apply",
+        };
         let _ = writeln!(text, "{name}: {verdict}: the request has no `{attribute}`");
         return;
     }
@@ -135,25 +139,13 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
     let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
 }
 
-/// Returns the verdict on a request that lacks an attribute of the key; `None` if the request is
-/// judged nevertheless.
-fn verdict_without_attribute(missing: OnMissing) -> Option<&'static str> {
-    match missing {
-        OnMissing::Share => None,
-        OnMissing::Skip => Some("does not apply"),
-        OnMissing::Deny => Some("denies the request"),
-    }
-}
-
 /// Writes a line for each attribute of the key that the request lacks.
 fn explain_missing_parts(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
     for part in rule.key_parts() {
-        if let KeyPart::Attribute(name) = part
-            && request.part(part).is_empty()
-        {
+        if rule.lacks_part(request, part) {
             let _ = writeln!(
                 text,
-                "    the request has no `{name}`: all requests without it share one key"
+                "    the request has no `{part}`: all requests without it share one key"
             );
         }
     }

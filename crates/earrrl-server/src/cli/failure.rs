@@ -98,8 +98,14 @@ pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
     let variable = refused_variable(error, command);
     let message = variable.map_or(message.clone(), |name| format!("{name}: {message}"));
     let first = std::env::args_os().nth(1).unwrap_or_default();
-    let hint = hint(error, first.as_encoded_bytes());
-    warn(&format!("{message}{}", hint.unwrap_or_default()));
+    match hint(error, first.as_encoded_bytes()) {
+        // The parser's own proposal would be a second answer.
+        Some(hint) => {
+            let mistake = message.split(" tip: ").next().unwrap_or_default();
+            warn(&format!("{mistake}{hint}"));
+        }
+        None => warn(&message),
+    }
     ExitCode::from(ERROR)
 }
 

@@ -9,18 +9,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use earrrl_logs::format::{Format, Hints, LinePattern, notation};
 use earrrl_logs::line::{Escaped, Skip};
 use earrrl_logs::reading::{
-    ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
+    ClientNumbers, CostRule, Filter, LogKey, LogReader, ReadError, Requests, Selection,
     fields_hint, parse_bound,
 };
 use earrrl_logs::report;
-use earrrl_logs::suggest::Profiles;
+use earrrl_logs::suggest::{ProfileFields, Profiles};
 use earrrl_tower::Prefixes;
 
 use super::CliFailure;
 use super::failure::{self, ERROR, warn};
 use super::progress::ReadProgress;
 use super::stop::Stop;
-use crate::configured::{LogCondition, LogConditions};
+use crate::configured::{LogCondition, LogConditions, fields};
 
 /// The flags that select logs, and the fields of their lines.
 #[derive(Debug, clap::Args)]
@@ -164,6 +164,20 @@ impl LogArgs {
         }
     }
 
+    /// Reads the logs again, to profile these clients.
+    pub(super) fn profiles(
+        &self,
+        reader: &mut LogReader,
+        clients: impl Iterator<Item = u32>,
+    ) -> Profiles {
+        Profiles::read(&self.files, self.reader(), &mut reader.clients, clients)
+    }
+
+    /// Returns a reader of requests with the texts that describe their clients.
+    pub(super) fn reader(&self) -> LogReader {
+        LogReader::new(self.selection()).with_texts(ProfileFields::new(fields).texts())
+    }
+
     /// Returns the filter that the flags describe.
     fn filter(&self) -> Filter {
         let conditions = Some(self.conditions.clone()).filter(|all| !all.is_empty());
@@ -172,7 +186,6 @@ impl LogArgs {
             condition,
             since: self.since,
             until: self.until,
-            sink: None,
         }
     }
 }
@@ -185,7 +198,7 @@ pub(crate) fn read(
     args: &LogArgs,
     reader: &mut LogReader,
     (progress, stop): (&ReadProgress, &Stop),
-    mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    mut take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
 ) -> Result<bool, CliFailure> {
     let mut whole = true;
     for file in &args.files {
@@ -208,7 +221,7 @@ pub(crate) fn follow(
     args: &LogArgs,
     reader: &mut LogReader,
     watch: (&ReadProgress, &Stop),
-    mut take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+    mut take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
 ) -> Result<bool, CliFailure> {
     let file = match &args.files[..] {
         [file] if file != Path::new("-") => file,

@@ -66,7 +66,10 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => return failure::usage(&error, &command),
     };
     let result = match cli.command {
-        Command::Replay(args) => run_replay(*args),
+        Command::Replay(args) => match &args.config {
+            Some(path) => replay_config::run(&args, path),
+            None => replay::run(*args),
+        },
         Command::Serve(args) => serve::run(*args, &environment::unknown_variables(&command)),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(args),
@@ -82,12 +85,4 @@ pub(crate) fn run() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
-}
-
-/// Runs `replay`, under rules or a whole configuration.
-fn run_replay(args: replay::ReplayArgs) -> Result<ExitCode, CliFailure> {
-    if let Some(path) = &args.config {
-        return replay_config::run(&args, path);
-    }
-    replay::run(args)
 }

@@ -13,13 +13,15 @@ use super::failure::warn;
 use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
-use crate::configured::fields;
 use earrrl_logs::format::Format;
 use earrrl_logs::line::Escaped;
-use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest};
+use earrrl_logs::reading::{
+    ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest, Requests,
+};
 use earrrl_logs::replay::Replay;
-use earrrl_logs::report::{self, BlockTerms, Blocker, Blocklist, Summary};
-use earrrl_logs::suggest::{ProfileFields, Profiles, SecondReading, WantedRules};
+use earrrl_logs::report::page::Origin;
+use earrrl_logs::report::{self, BlockTerms, Blocker, Blocklist, HtmlContext, Summary};
+use earrrl_logs::suggest::{Profiles, rule_toml};
 use earrrl_logs::text::printable_json;
 
 /// Show who would have been limited, under every rule side by side
@@ -176,7 +178,8 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     progress.clear();
     match args.output.is_list() {
         true => run.write_list(&args, &mut reader)?,
-        false => run.finish(&reader, &held)?,
+        false if args.output == ReplayOutput::Html => run.write_page(&args, &mut reader, &held)?,
+        false => run.finish(&reader)?,
     }
     args.draw(&run.replay)?;
     log::warn_of_disorder(run.replay.back, run.replay.events);
@@ -244,7 +247,7 @@ impl ReplayArgs {
         &self,
         reader: &mut LogReader,
         watch: (&ReadProgress, &Stop),
-        take: impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
+        take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<bool, CliFailure> {
         match self.follow {
             true => log::follow(&self.log, reader, watch, take),
@@ -252,21 +255,26 @@ impl ReplayArgs {
         }
     }
 
+    /// Returns the command as it was given, and the logs that it reads.
+    pub(super) fn origin(&self) -> Origin {
+        let words = std::env::args_os().skip(1);
+        let words = words.map(|word| word.to_string_lossy().into_owned());
+        let files = self.log.files.iter();
+        Origin {
+            command: std::iter::once("earrrl".to_owned()).chain(words).collect(),
+            files: files.map(|file| file.display().to_string()).collect(),
+        }
+    }
+
     /// Reads the logs again, to profile these clients.
     fn profiles(&self, reader: &mut LogReader, clients: impl Iterator<Item = u32>) -> Profiles {
         if self.log.files.iter().any(|file| file == Path::new("-")) {
             warn(
-                "standard input cannot be read twice: the list marks no crawlers, and proxies are found by \
-                 their addresses alone",
+                "standard input cannot be read twice: crawlers are not marked, and proxies are found by their \
+                 addresses alone",
             );
         }
-        let reading = SecondReading {
-            files: &self.log.files,
-            selection: self.log.selection(),
-            fields: ProfileFields::new(fields),
-            wanted: WantedRules::default(),
-        };
-        Profiles::read(reading, &mut reader.clients, clients)
+        self.log.profiles(reader, clients)
     }
 
     fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
@@ -329,7 +337,35 @@ impl<W: Write> Run<W> {
         })
     }
 
-    fn finish(&mut self, reader: &LogReader, held: &HeldBack) -> io::Result<()> {
+    /// Writes the report as a page.
+    fn write_page(
+        &mut self,
+        args: &ReplayArgs,
+        reader: &mut LogReader,
+        held: &HeldBack,
+    ) -> io::Result<()> {
+        let Some(timeline) = &self.replay.timeline else {
+            return Ok(());
+        };
+        let limited = report::limited(&self.replay).into_iter();
+        let profiles = args.profiles(reader, limited.map(|(client, _)| client));
+        let summary = Summary {
+            reader,
+            replay: &self.replay,
+            names: &self.names,
+        };
+        let terms = args.log.terms(held.unit() == "requests");
+        let config = |rule: &Rule| rule_toml(rule, &terms);
+        let context = HtmlContext {
+            origin: args.origin(),
+            profiles: &profiles,
+            config: args.log.check_terms().is_ok().then_some(&config),
+        };
+        report::write_html(&mut self.out, &summary, (timeline, held), &context)?;
+        self.out.flush()
+    }
+
+    fn finish(&mut self, reader: &LogReader) -> io::Result<()> {
         let summary = Summary {
             reader,
             replay: &self.replay,
@@ -338,12 +374,8 @@ impl<W: Write> Run<W> {
         match self.output {
             ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
             ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
-            ReplayOutput::Html => {
-                if let Some(timeline) = &self.replay.timeline {
-                    report::write_html(&mut self.out, &summary, timeline, held)?;
-                }
-            }
-            ReplayOutput::Jsonl
+            ReplayOutput::Html
+            | ReplayOutput::Jsonl
             | ReplayOutput::Csv
             | ReplayOutput::NginxDeny
             | ReplayOutput::Nft => {}

@@ -46,7 +46,9 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
     match args.output {
         ReplayOutput::Table => report::write_table(&mut out, &configured, &names)?,
         ReplayOutput::Json => report::write_json(&mut out, (&reader, &configured, &names))?,
-        ReplayOutput::Html => page::write(&mut out, (&reader, &configured, &names))?,
+        ReplayOutput::Html => {
+            page::write(&mut out, (&reader, &configured, &names), &args.origin())?
+        }
         _ => {}
     }
     out.flush()?;
@@ -85,7 +87,7 @@ fn decide_all(
     let stop = Stop::on_interrupt()?;
     let watch = (&progress, &stop);
     let whole = if args.is_in_order() {
-        args.read(reader, watch, take)?
+        args.read(reader, watch, |clients, requests| take(clients, requests))?
     } else {
         let mut held = HeldBack::default();
         let whole = args.read(reader, watch, |_, r| held.extend(r))?;

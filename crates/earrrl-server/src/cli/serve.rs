@@ -40,7 +40,7 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 #[command(
     after_help = "Every option can also come from the environment: EARRRL_HTTP=8081.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
-                        earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
+                        earrrl serve --rule 'login=recent-average 10/h half-life=1h strict waits=first'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60"
 )]
 pub(super) struct ServeArgs {
@@ -135,7 +135,7 @@ struct EnvoyOptions {
     /// This server's node id for the control plane [default: ratelimit].
     #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "xds")]
     node: Option<String>,
-    /// The algorithm of its limits: fixed-window, sliding-window, gcra or recent-average.
+    /// The algorithm of its limits: fixed-window, calendar, sliding-window, gcra or recent-average.
     #[arg(
         long = "envoy-algorithm",
         value_name = "NAME",

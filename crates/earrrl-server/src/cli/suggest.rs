@@ -11,13 +11,11 @@ use super::failure::warn;
 use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
-use crate::configured::fields;
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, ProfileFields, Profiles,
-    RuleTerms, SecondReading, Sweep, WantedRules, judge, most_touched, write_json, write_table,
-    write_toml,
+    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, Rows, RuleTerms,
+    Sweep, WantedRules, judge, most_touched, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -77,23 +75,26 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     if args.config {
         args.log.check_terms()?;
     }
-    let mut reader = LogReader::new(args.log.selection());
-    let (held, whole) = args.read(&mut reader)?;
-    let most = |clients: usize| most_touched(args.touch, clients);
-    let mut sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
-    sweep.look_further(|| held.requests()).map_err(wrong)?;
-    let judged = judge(&sweep, held.requests()).map_err(too_great)?;
+    let mut reader = args.log.reader();
+    let (rows, whole) = args.read(&mut reader)?;
+    let mut sweep = Sweep::new(
+        &half_lives,
+        |clients| most_touched(args.touch, clients),
+        || rows.requests(),
+    )
+    .map_err(wrong)?;
+    sweep.spare(&rows.crowds(&sweep).map_err(wrong)?);
+    sweep.look_further(|| rows.requests()).map_err(wrong)?;
+    let judged = judge(&sweep, rows.requests()).map_err(too_great)?;
     let counts = || {
         let mut counts = vec![0; reader.clients.len()];
-        held.requests()
+        rows.requests()
             .for_each(|request| counts[request.client as usize] += 1);
         counts
     };
     log::warn_of_doubts(&reader, &args.log, counts);
-    let unit = held.unit();
-    // The second reading holds requests of its own.
-    drop(held);
-    args.write((&mut reader, unit == "requests"), &sweep, &judged)?;
+    let unit = rows.unit();
+    args.write((&mut reader, rows), &sweep, &judged)?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, unit);
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
@@ -105,23 +106,23 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
 impl SuggestArgs {
     /// Reads the logs. Returns the requests in the order of their times, and false if a log could
     /// not be read to its end.
-    fn read(&self, reader: &mut LogReader) -> Result<(HeldBack, bool), CliFailure> {
+    fn read(&self, reader: &mut LogReader) -> Result<(Rows, bool), CliFailure> {
         let progress = ReadProgress::of(&self.log.files);
-        let mut held = HeldBack::default();
+        let mut rows = Rows::default();
         let stop = Stop::on_interrupt()?;
         let watch = (&progress, &stop);
         let whole = log::read(&self.log, reader, watch, |_, requests| {
-            held.extend(requests)
+            rows.extend(requests)
         })?;
         progress.clear();
-        held.sort();
-        Ok((held, whole))
+        rows.sort();
+        Ok((rows, whole))
     }
 
-    /// Writes the advice to standard output. `alike` is true if every request costs 1.
+    /// Writes the advice to standard output.
     fn write(
         &self,
-        (reader, alike): (&mut LogReader, bool),
+        (reader, rows): (&mut LogReader, Rows),
         sweep: &Sweep,
         judged: &JudgedAdvice,
     ) -> Result<(), CliFailure> {
@@ -129,8 +130,8 @@ impl SuggestArgs {
         let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
-        let (profiles, parts) = self.read_again(reader, judged, alike)?;
-        let terms = self.log.terms(alike);
+        let terms = self.log.terms(rows.unit() == "requests");
+        let (profiles, parts) = self.look_closer(reader, judged, rows)?;
         let advice = Advice {
             sweep,
             judged,
@@ -155,29 +156,14 @@ impl SuggestArgs {
         Ok(out.flush()?)
     }
 
-    /// Reads the logs a second time, to describe the clients that the suggestion names, and to find
-    /// rules for single paths and users if all requests of the log count alike.
-    fn read_again(
+    /// Describes the clients that the suggestion names, and finds rules for groups, single paths and users if all
+    /// requests of the log count alike.
+    fn look_closer(
         &self,
         reader: &mut LogReader,
         judged: &JudgedAdvice,
-        alike: bool,
+        rows: Rows,
     ) -> Result<(Profiles, PartRules), CliFailure> {
-        let selection = self.log.selection();
-        // Rules for groups can have conditions on requests, and none on responses.
-        let by_client = self.log.key.fields() == [Field::Client];
-        let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
-        let narrow = self.log.key.fields().iter().any(narrow);
-        let wanted = WantedRules {
-            groups: alike && by_client && self.log.check_terms().is_ok(),
-            parts: alike && selection.filter.condition.is_none() && !narrow,
-        };
-        let reading = SecondReading {
-            files: &self.log.files,
-            selection,
-            fields: ProfileFields::new(fields),
-            wanted,
-        };
         let further = judged.second.iter().flat_map(|(_, further)| further);
         let touched: Vec<u32> = judged
             .touched
@@ -185,18 +171,23 @@ impl SuggestArgs {
             .chain(further)
             .map(|client| client.number)
             .collect();
-        let named = touched
-            .iter()
-            .copied()
-            .chain(judged.below.iter().map(|client| client.number));
-        let mut profiles = Profiles::read(reading, &mut reader.clients, named);
+        let below = judged.below.iter().map(|client| client.number);
+        let named = touched.iter().copied().chain(below);
+        if rows.unit() != "requests" {
+            return Ok((self.log.profiles(reader, named), PartRules::default()));
+        }
+        // Rules for groups can have conditions on requests, and none on responses.
+        let by_client = self.log.key.fields() == [Field::Client];
+        let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
+        let narrow = self.log.key.fields().iter().any(narrow);
+        let wanted = WantedRules {
+            groups: by_client && self.log.check_terms().is_ok(),
+            parts: self.log.conditions.is_empty() && !narrow,
+        };
+        let profiles = Profiles::of(&rows, named);
         let most = |clients: usize| most_touched(self.touch, clients);
-        let rules = profiles.part_rules(
-            &reader.clients,
-            &self.half_lives(),
-            &most,
-            touched.into_iter(),
-        );
+        let known = touched.into_iter();
+        let rules = rows.rules(wanted, &reader.clients, &self.half_lives(), &most, known);
         Ok((profiles, rules.map_err(too_great)?))
     }
 
@@ -208,11 +199,14 @@ impl SuggestArgs {
 
 /// Returns the rules that `replay` tries if no rule is given, and reports which ones these are.
 pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, CliFailure> {
-    let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
-    let most = |clients: usize| most_touched(None, clients);
-    let mut sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
-    sweep.look_further(|| held.requests()).map_err(wrong)?;
+    let mut sweep = Sweep::new(
+        &half_lives,
+        |clients| most_touched(None, clients),
+        || held.requests(),
+    )
+    .map_err(too_great)?;
+    sweep.look_further(|| held.requests()).map_err(too_great)?;
     let judged = judge(&sweep, std::iter::empty()).map_err(too_great)?;
     let names = ClientNames::new(true);
     let advice = Advice {

@@ -25,12 +25,13 @@ impl LogArgs {
     /// Returns the parts of a rule for the requests that the flags select. `alike` is true if every
     /// request of the log costs 1.
     pub(super) fn terms(&self, alike: bool) -> RuleTerms {
-        let key: Vec<_> = self
-            .key
-            .fields()
-            .iter()
-            .map(|field| configured(field.name()))
-            .collect();
+        let client = self.client();
+        let part = |name| match configured(name) {
+            name if name == "client" => client.clone(),
+            name => name,
+        };
+        let names = self.key.fields().iter().map(Field::name);
+        let key: Vec<_> = names.map(part).collect();
         let pairs = self.conditions.iter().map(LogCondition::pair);
         let conditions: Vec<_> = pairs
             .map(|(name, value)| (configured(name), value.into()))
@@ -41,17 +42,25 @@ impl LogArgs {
             key,
             conditions,
             cost: self.cost(cost_field),
-            prefixes: self.prefixes().collect(),
+            client,
             flags: self.flags(),
         }
     }
 
-    /// Returns the bits of addresses that are one client, if they are not the default, with their names
-    /// in a server's configuration.
+    /// Returns the part of a rule's key that is the client's address.
+    fn client(&self) -> String {
+        match (self.ipv4_prefix, self.ipv6_prefix) {
+            (32, 64) => "client".to_owned(),
+            (ipv4, 64) => format!("client/{ipv4}"),
+            (ipv4, ipv6) => format!("client/{ipv4},{ipv6}"),
+        }
+    }
+
+    /// Returns the bits of addresses that are one client, if they are not the default, with the names of their flags.
     fn prefixes(&self) -> impl Iterator<Item = (&'static str, u8)> {
         let all = [
-            ("ipv4_prefix", self.ipv4_prefix, 32),
-            ("ipv6_prefix", self.ipv6_prefix, 64),
+            ("ipv4-prefix", self.ipv4_prefix, 32),
+            ("ipv6-prefix", self.ipv6_prefix, 64),
         ];
         all.into_iter()
             .filter(|(_, bits, default)| bits != default)
@@ -156,7 +165,7 @@ impl LogArgs {
             .costs
             .iter()
             .map(|cost| flag("cost", &cost.to_string()));
-        let prefix = |(name, bits): (&str, u8)| flag(&name.replace('_', "-"), &bits.to_string());
+        let prefix = |(name, bits): (&str, u8)| flag(name, &bits.to_string());
         let prefixes = self.prefixes().map(prefix);
         key.into_iter()
             .chain(conditions)

@@ -23,18 +23,21 @@ pub enum Scope {
     Reset,
     /// Reports on the clients with the highest rates.
     Top,
+    /// Overrides that are set, read and removed at run time.
+    Overrides,
     /// All operations.
     Admin,
 }
 
 impl Scope {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Check,
         Self::Peek,
         Self::Charge,
         Self::Refund,
         Self::Reset,
         Self::Top,
+        Self::Overrides,
         Self::Admin,
     ];
 
@@ -47,6 +50,7 @@ impl Scope {
             Self::Refund => "refund",
             Self::Reset => "reset",
             Self::Top => "top",
+            Self::Overrides => "overrides",
             Self::Admin => "admin",
         }
     }
@@ -109,9 +113,15 @@ impl fmt::Display for Forbidden {
     }
 }
 
-impl std::error::Error for Forbidden {}
-
 impl Access {
+    /// Returns the name of the client's token; `None` if it has none.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Granted(grant) => Some(&grant.name),
+            Self::Nothing | Self::Everything => None,
+        }
+    }
+
     /// Checks that an operation is permitted.
     ///
     /// # Errors
@@ -427,7 +437,11 @@ mod tests {
         };
         for (name, scopes, all_rules) in [
             ("check", "check peek charge", true),
-            ("admin", "check peek charge refund reset top admin", true),
+            (
+                "admin",
+                "check peek charge refund reset top overrides admin",
+                true,
+            ),
             ("billing", "charge refund", false),
         ] {
             let access = with(name);

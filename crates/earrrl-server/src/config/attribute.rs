@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::table::{Field, Table};
-use earrrl_tower::Prefixes;
 use earrrl_tower::address::{canonical_network, parse};
 use earrrl_tower::path::Paths;
+use earrrl_tower::{Alternative, ClientLengths, Prefixes};
 
 pub use self::name::{PLAIN, attribute_name, normal_host};
 
@@ -20,23 +20,7 @@ const MAX_LEN: usize = 64;
 const MAX_VALUES: usize = 1000;
 
 /// A part of the key by which a rule tells clients apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// The value of the attribute of this name; empty if the request lacks it.
-    Attribute(String),
-    /// A fixed text, the same for all requests.
-    Literal(String),
-}
-
-impl KeyPart {
-    /// Returns the name of the attribute; `None` for a literal.
-    pub fn attribute(&self) -> Option<&str> {
-        match self {
-            Self::Attribute(name) => Some(name),
-            Self::Literal(_) => None,
-        }
-    }
-}
+pub type KeyPart = earrrl_tower::KeyPart<String>;
 
 /// A value or network that a condition names. The index of conditions finds the condition by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +59,27 @@ impl Condition {
             attribute: attribute.to_owned(),
             patterns,
         })
+    }
+
+    /// Creates the condition that only the requests of one client meet.
+    ///
+    /// # Errors
+    /// Returns a sentence about the expected form if `text` is not a value of this attribute, or names several.
+    pub(super) fn of_client(
+        attribute: &str,
+        text: &str,
+        paths: Paths,
+        prefixes: Prefixes,
+    ) -> Result<Self, String> {
+        let mut condition = Self::new(attribute, text, paths)?;
+        condition.cut_clients(prefixes);
+        let is_one = condition.patterns.iter().all(|pattern| match pattern {
+            ValuePattern::Exact(text) => !text.is_empty(),
+            ValuePattern::Network(given, meant) => *meant == prefixes.widen(given.addr().into()),
+            ValuePattern::Prefix(_) | ValuePattern::Below(_) => false,
+        });
+        let several = || format!("`{}` is not the value of one client", text.escape_debug());
+        is_one.then_some(condition).ok_or_else(several)
     }
 
     /// Shortens the condition's networks to the prefix that distinguishes clients, since a client's
@@ -298,19 +303,11 @@ pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
     str::from_utf8(address).ok().and_then(parse)
 }
 
-impl KeyPart {
-    fn new(text: &str) -> Result<Self, String> {
-        for quote in ['\'', '"'] {
-            if let Some(rest) = text.strip_prefix(quote) {
-                return match rest.strip_suffix(quote) {
-                    Some(literal) => Ok(Self::Literal(literal.to_owned())),
-                    None => Err(format!("`{}` lacks its closing quote", text.escape_debug())),
-                };
-            }
-        }
-        let attribute = attribute_name(text).map(Self::Attribute);
-        attribute.map_err(|why| format!("{why}; a fixed text is in quotes, as \"'login'\""))
-    }
+fn key_part(text: &str) -> Result<KeyPart, String> {
+    KeyPart::parse(text, |name| {
+        let name = attribute_name(name);
+        name.map_err(|why| format!("{why}; a fixed text is in quotes, as \"'login'\""))
+    })
 }
 
 /// Reads the `[attributes]` table, in which `path_matching` determines the defaults of the other settings.
@@ -331,16 +328,30 @@ pub(super) fn paths(table: &Table<'_>) -> Paths {
 
 /// Returns the parts of a rule's key.
 pub(super) fn key_parts(field: Field<'_>) -> Option<Vec<KeyPart>> {
-    let mut parts = Vec::new();
+    let mut parts: Vec<KeyPart> = Vec::new();
     for (item, _) in field.texts(MAX_LEN)? {
-        match item.checked(KeyPart::new) {
-            Some(part @ KeyPart::Attribute(_)) if parts.contains(&part) => {
+        match item.checked(key_part) {
+            Some(part) if parts.contains(&part) && part.attributes().next().is_some() => {
                 item.mistake("that is there twice; once is enough");
             }
             part => parts.extend(part),
         }
     }
+    let lengths: Vec<_> = client_lengths(&parts).collect();
+    if lengths.iter().any(|length| *length != lengths[0]) {
+        field
+            .mistake("client is there with two lengths; want one, and a second rule for the other");
+    }
     Some(parts)
+}
+
+/// Returns the lengths to which the parts of a key cut addresses of clients.
+pub(super) fn client_lengths(parts: &[KeyPart]) -> impl Iterator<Item = ClientLengths> {
+    let alternatives = parts.iter().flat_map(KeyPart::alternatives);
+    alternatives.filter_map(|one| match one {
+        Alternative::Client(lengths) => Some(*lengths),
+        _ => None,
+    })
 }
 
 /// Returns the conditions of `match`, `exempt` or an override's `key`.

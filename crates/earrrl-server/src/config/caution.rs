@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Limit, Quota};
+use earrrl::algorithm::Waits;
+use earrrl::{Action, Limit, Policy, Quota};
 use earrrl_redis::max_exact_units;
 
 use super::attribute::{Condition, KeyPart};
@@ -18,6 +19,8 @@ const LARGE_BURST: u64 = 50;
 /// The least time for earning a burst that a warning is about. A burst that is earned sooner is
 /// large because the rate is high, which nobody overlooks.
 const LONG_EARNING: Duration = Duration::from_secs(300);
+/// The rate per second below which a limit is one for people, and not for programs.
+const FOR_PEOPLE: f64 = 1.0 / 60.0;
 /// The headers that name the address of a client. Without a proxy that sets them, the client does.
 const ADDRESS_HEADERS: [&str; 9] = [
     "x-forwarded-for",
@@ -48,6 +51,7 @@ impl Config {
         let of_rule = |config| {
             let found = [
                 only_reserved(config),
+                unsuitable_waits(config),
                 self.large_burst(config),
                 small_burst(config),
                 self.lacked_key(config),
@@ -95,9 +99,10 @@ impl Config {
             return None;
         }
         Some(format!(
-            "{} lets {burst} requests of a client through at once; want a shorter half-life, or a \
+            "{} lets {} of a client through at once; want a shorter half-life, or a \
              second rule with this key and match, as \"gcra 1/m burst=5\"; see docs/choosing-a-limit.md",
-            config.rule
+            config.rule,
+            config.at_once()
         ))
     }
 
@@ -123,7 +128,7 @@ impl Config {
         lacks.then(|| {
             format!(
                 "cost: requests that a proxy describes have no `{name}`: each costs {}; want header:NAME",
-                config.min_cost.max(Cost::ONE)
+                config.min_cost
             )
         })
     }
@@ -137,19 +142,25 @@ impl Config {
                 .iter()
                 .all(|condition| had(&condition.attribute))
         };
-        let mut names = config.key.iter().filter_map(KeyPart::attribute);
+        let lacking = |had: fn(&str) -> bool| {
+            let lacks = |part: &&KeyPart| !part.attributes().any(had) && has_no_literal(part);
+            config.key.iter().find(lacks)
+        };
         if config.serves_descriptors() {
-            let name = names.find(|name| matched(of_descriptors) && !of_descriptors(name))?;
+            let name = lacking(of_descriptors).filter(|_| matched(of_descriptors))?;
             return Some(format!(
                 "key: requests of Envoy's rate limit service have no `{name}`, only `domain` and \
                  `descriptor:NAME`: it tells no clients apart"
             ));
         }
         let shares = config.missing == OnMissing::Share && self.answers_proxies;
-        let lacked = names.find(|name| !of_proxies(name));
-        let lacked = lacked.filter(|_| shares && matched(of_proxies))?;
-        let mut names = config.key.iter().filter_map(KeyPart::attribute);
-        let shared = match names.any(of_proxies) {
+        let lacked = lacking(of_proxies).filter(|_| shares && matched(of_proxies))?;
+        let shared = match config
+            .key
+            .iter()
+            .flat_map(KeyPart::attributes)
+            .any(of_proxies)
+        {
             true => "they count by the rest of the key, so an office shares one quota",
             false => "they all count as one client",
         };
@@ -188,10 +199,8 @@ fn doubtful_values(config: &RuleConfig) -> Vec<String> {
 
 /// Returns a warning if a part of a rule's key is a header that clients write as they like.
 fn chosen_key(config: &RuleConfig) -> Option<String> {
-    let mut headers = config
-        .key
-        .iter()
-        .filter_map(|part| part.attribute()?.strip_prefix("header:"));
+    let names = config.key.iter().flat_map(KeyPart::attributes);
+    let mut headers = names.filter_map(|name| name.strip_prefix("header:"));
     let is_chosen = |name: &&str| ADDRESS_HEADERS.contains(name) || FREE_HEADERS.contains(name);
     let header = headers.find(is_chosen)?;
     let instead = match ADDRESS_HEADERS.contains(&header) {
@@ -219,16 +228,25 @@ fn override_of_everybody(config: &RuleConfig) -> Option<String> {
 
 /// Returns a warning if a rule by path counts all requests about a user together, whoever sends them.
 fn open_to_lockout(config: &RuleConfig) -> Option<String> {
-    let has = |name: &str| config.key.iter().any(|part| part.attribute() == Some(name));
+    let names = |part: &KeyPart, name: &str| part.attributes().any(|own| own == name);
+    let is_always = |part: &KeyPart| part.alternatives().len() == 1 && names(part, "client");
     let by_path = config
         .conditions
         .iter()
         .any(|condition| condition.attribute == "path");
-    (by_path && has("user") && !has("client") && config.rule.action() != Action::Observe).then(|| {
+    let has_user = config.key.iter().any(|part| names(part, "user"));
+    let has_client = config.key.iter().any(is_always);
+    (by_path && has_user && !has_client && config.rule.action() != Action::Observe).then(|| {
         "key: anybody can name a user, and so use up that user's quota, unless the caller has checked who it is; \
          want key = [\"client\", \"user\"]; see docs/choosing-a-limit.md"
             .to_owned()
     })
+}
+
+/// Returns true for a part of a key that a request may lack.
+fn has_no_literal(part: &KeyPart) -> bool {
+    let mut alternatives = part.alternatives().iter();
+    alternatives.all(|one| one.attribute().is_some())
 }
 
 /// Returns true for attributes of requests of Envoy's rate limit service.
@@ -259,7 +277,7 @@ fn limits_burst(config: &RuleConfig, other: &RuleConfig) -> bool {
 /// Returns a warning if an override names an attribute that is almost one of the rule's key. Plans
 /// are often in other attributes, so a name that is not in the key is usual.
 fn mistyped_override(config: &RuleConfig) -> Option<String> {
-    let key: BTreeSet<_> = config.key.iter().filter_map(KeyPart::attribute).collect();
+    let key: BTreeSet<_> = config.key.iter().flat_map(KeyPart::attributes).collect();
     let conditions = config
         .overrides
         .iter()
@@ -289,9 +307,30 @@ fn small_burst(config: &RuleConfig) -> Option<String> {
     let alone = matches!(limit, Limit::RecentAverage(_)) && limit.at_once() <= 1;
     (alone && limit.per_second() < 1.0).then(|| {
         format!(
-            "{} lets one request of a client through at once, and denies the next; a longer half-life lets more \
+            "{} lets {} of a client through at once, and denies the next; a longer half-life lets more \
              through at the same rate",
-            config.rule
+            config.rule,
+            config.at_once()
+        )
+    })
+}
+
+/// Returns a warning if a rule makes those wait too long who obey it: people, whose denials are told times one after the
+/// other, or programs that share a key.
+fn unsuitable_waits(config: &RuleConfig) -> Option<String> {
+    let (rule, limit) = (&config.rule, config.rule.limit());
+    if limit.waits() == Waits::Queue && limit.per_second() < FOR_PEOPLE {
+        return Some(format!(
+            "{rule} tells each denial a later time than the one before, for programs that share a key; a person who \
+             tries again would wait longer each time: want waits=first"
+        ));
+    }
+    let is_strict_log = matches!(limit, Limit::SlidingLog(_)) && limit.policy() == Policy::Strict;
+    is_strict_log.then(|| {
+        format!(
+            "{rule} counts denied requests too: if more than about {} programs share a key, they are denied for good, \
+             even if they obey; want leaky, or recent-average",
+            limit.at_once()
         )
     })
 }

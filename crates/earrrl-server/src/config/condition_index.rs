@@ -83,22 +83,17 @@ impl ConditionIndex {
         holds: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let mut first = u32::MAX;
+        let mut visit = |places: &[u32]| {
+            let mut sooner = places.iter().take_while(|place| **place < first);
+            let found = sooner.find(|place| holds(**place as usize));
+            first = found.copied().unwrap_or(first);
+        };
         for by_value in &self.attributes {
             if let Some(value) = value(&by_value.attribute) {
-                by_value.each(value, |places| {
-                    let mut sooner = places.iter().take_while(|place| **place < first);
-                    first = sooner
-                        .find(|place| holds(**place as usize))
-                        .copied()
-                        .unwrap_or(first);
-                });
+                by_value.each(value, &mut visit);
             }
         }
-        let mut sooner = self.others.iter().take_while(|place| **place < first);
-        first = sooner
-            .find(|place| holds(**place as usize))
-            .copied()
-            .unwrap_or(first);
+        visit(&self.others);
         (first != u32::MAX).then_some(first as usize)
     }
 

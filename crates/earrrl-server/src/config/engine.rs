@@ -17,7 +17,6 @@ pub const DEFAULT_CAPACITY: usize = 1_000_000;
 
 /// The engine that stores the state of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum EngineConfig {
     /// The memory of this process stores the state.
     #[default]
@@ -87,7 +86,6 @@ impl StateConfig {
 
 /// The configuration of the engine over Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct RedisConfig {
     /// The options of the `earrrl_redis` engine.
     pub options: earrrl_redis::Options,

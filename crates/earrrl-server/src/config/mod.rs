@@ -10,6 +10,7 @@ pub mod condition_index;
 pub mod engine;
 pub mod envoy;
 mod files;
+mod levels;
 pub mod listen;
 mod problem;
 pub mod rule;
@@ -157,7 +158,8 @@ impl Config {
         let options = " ".repeat(text.len() + 1) + options;
         let parse =
             |text| DeTable::parse(text).map_err(|error| ConfigError::syntax(name, text, &error));
-        let fields = parse(text)?;
+        let mut fields = parse(text)?;
+        levels::expand(fields.get_mut(), &reading);
         let options = parse(&options)?;
         let whole = Table::whole(fields.get_ref(), options.get_ref(), &reading);
         let config = Self::read(&whole);

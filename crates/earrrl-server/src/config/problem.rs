@@ -10,7 +10,6 @@ pub(super) const LONGEST_SHOWN: usize = 80;
 
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ConfigProblem {
     /// The line of the mistake, counted from 1; `None` if the mistake is not in the file's text.
     pub line: Option<usize>,
@@ -74,8 +73,15 @@ impl ConfigError {
 
     /// Creates the error for a syntax error that the TOML parser reported.
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
-        let message = error.message().trim().replace('\n', "; ");
-        Self::at(name, text, error.span().unwrap_or_default(), message)
+        let place = error.span().unwrap_or_default();
+        let wrong = text.get(place.start..).unwrap_or_default();
+        let message = match wrong.starts_with(['“', '”', '„', '‘', '’']) {
+            true => {
+                "expected a string without typographic quotes; write \" or ' around it".to_owned()
+            }
+            false => error.message().trim().replace('\n', "; "),
+        };
+        Self::at(name, text, place, message)
     }
 }
 

@@ -6,24 +6,25 @@ mod terms;
 
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use earrrl::internal::check_name;
-use earrrl::{Action, Cost, MAX_CHARGES, Rule};
+use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule};
+use earrrl_logs::text::counted;
 use earrrl_redis::Consistency;
 use earrrl_tower::Prefixes;
-use earrrl_tower::path::Paths;
 
 use self::cost::min_cost;
 use self::overrides::overrides;
-use self::terms::Terms;
-use super::attribute::{Condition, KeyPart, conditions, key_parts};
+use super::attribute::{Condition, KeyPart, client_lengths, conditions, key_parts};
 use super::engine::EngineConfig;
 use super::table::{Field, Table};
 
 pub use self::cost::CostSource;
 pub(super) use self::cost::check_passes;
 pub use self::overrides::Override;
-pub use self::terms::action_name;
+pub(super) use self::terms::Surroundings;
+pub use self::terms::{Terms, action_name};
 
 /// The largest number of rules in a configuration.
 pub const MAX_RULES: usize = 1000;
@@ -73,7 +74,6 @@ impl OnMissing {
 
 /// A validated rule of the configuration.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct RuleConfig {
     /// The rule's name.
     pub name: String,
@@ -85,6 +85,8 @@ pub struct RuleConfig {
     pub conditions: Vec<Condition>,
     /// The source of a request's cost.
     pub cost: CostSource,
+    /// The name of the unit of costs and limits, such as `USD`; `None` for requests, and for units without a name.
+    pub unit: Option<Arc<str>>,
     /// The smallest cost that a request's attribute can set.
     pub min_cost: Cost,
     /// The rule's own capacity in clients; `None` for the configuration's default.
@@ -102,12 +104,15 @@ pub struct RuleConfig {
     pub exempt: Vec<Condition>,
     /// Different limits for some clients. The first override whose conditions all hold applies.
     pub overrides: Vec<Override>,
+    /// The terms that overrides share with the rule.
+    pub terms: Arc<Terms>,
 }
 
 impl RuleConfig {
     /// Makes the rule a dry run, which only counts what it would have denied.
     pub(super) fn observe(&mut self) {
         self.on_error = Some(OnError::Allow);
+        Arc::make_mut(&mut self.terms).action = Action::Observe;
         let overrides = self.overrides.iter_mut().map(|entry| &mut entry.rule);
         for rule in overrides.chain([&mut self.rule]) {
             // This cannot fail, since every algorithm has the action `observe`.
@@ -125,6 +130,21 @@ impl RuleConfig {
         self.conditions.iter().any(names)
     }
 
+    /// Returns the units that the rule lets through at once from a new client, as `60 requests` or `0.5 USD`.
+    pub fn at_once(&self) -> String {
+        let limit = self.rule.limit();
+        match (&self.unit, &self.cost) {
+            (Some(unit), _) => {
+                let (_, new) = limit.decide(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
+                format!("{} {unit}", Quota::left(limit, &new))
+            }
+            (None, CostSource::Fixed(cost)) if *cost == Cost::ONE => {
+                counted(limit.at_once(), "request")
+            }
+            (None, _) => counted(limit.at_once(), "unit"),
+        }
+    }
+
     /// Cuts the addresses in conditions on clients to the prefixes that keys contain, so that the
     /// two can be compared.
     fn cut_clients(&mut self, prefixes: Prefixes) {
@@ -135,14 +155,13 @@ impl RuleConfig {
     }
 }
 
-/// The settings outside of the rules that rules depend on.
-pub(super) struct Surroundings<'c> {
-    /// The paths that count as equal.
-    pub(super) paths: Paths,
-    /// The addresses that count as one client.
-    pub(super) prefixes: Prefixes,
-    /// The engine, which may be unable to count a limit exactly.
-    pub(super) engine: &'c EngineConfig,
+/// Reads the name of a unit.
+fn unit(field: Field<'_>) -> Option<Arc<str>> {
+    let is_name = |text: &&str| {
+        (1..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    let want = "a unit of 1 to 16 letters and digits, as \"USD\" or \"tokens\"";
+    field.parsed(want, |text| Some(text).filter(is_name).map(Arc::from))
 }
 
 /// Reads all rules, and returns them with the names of all rules, valid or not.
@@ -182,7 +201,7 @@ pub(super) fn read_all(
 
 impl RuleConfig {
     fn read(table: &Table<'_>, name: &str, around: &Surroundings<'_>) -> Option<Self> {
-        let terms = Terms::read(table, around.paths, around.engine);
+        let terms = Terms::read(table, around);
         let rule = terms.own_limit(table);
         let conditions = |name| {
             let field = table.field(name);
@@ -191,12 +210,15 @@ impl RuleConfig {
                 .unwrap_or_default()
         };
         let exempt = conditions("exempt");
+        if let Some(field) = table.field("levels") {
+            field.mistake("expected a list of tables in [[rule]]; a level has none");
+        }
         let capacity = table.number("capacity", CAPACITIES);
         let key = table.field("key").and_then(key_parts);
         let consistency = table.choice("consistency", &CONSISTENCY);
         let mut config = Self {
             name: name.to_owned(),
-            key: key.unwrap_or_else(|| vec![KeyPart::Attribute("client".to_owned())]),
+            key: key.unwrap_or_else(|| vec![KeyPart::client()]),
             conditions: conditions("match"),
             min_cost: min_cost(table, &terms.cost, terms.max_cost),
             capacity: capacity.map(|capacity| capacity as usize),
@@ -208,17 +230,16 @@ impl RuleConfig {
             consistency: consistency.unwrap_or(Consistency::Exact),
             overrides: overrides(table, &exempt, &terms, around.paths),
             exempt,
-            cost: terms.cost,
+            cost: terms.cost.clone(),
+            unit: table.field("unit").and_then(unit),
             rule: rule?,
+            terms: Arc::new(terms),
         };
         config.check_engine(table, around.engine);
         config.check_concurrent(table);
-        if config
-            .key
-            .iter()
-            .any(|part| part.attribute() == Some("client"))
-        {
-            config.cut_clients(around.prefixes);
+        let lengths = client_lengths(&config.key).next();
+        if let Some(lengths) = lengths {
+            config.cut_clients(lengths.or(around.prefixes));
         }
         Some(config)
     }

@@ -21,7 +21,6 @@ use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
 /// The validated `[server]` table.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct ServerConfig {
     /// The listening address for HTTP; `None` if HTTP is not served.
     pub http: Option<ListenAddress>,
@@ -282,7 +281,6 @@ fn source(name: &str) -> Option<AddressSource> {
 /// The validated `[server.tls]` table. Its files are read when the server starts and whenever they
 /// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TlsConfig {
     /// The PEM file of the server's certificate and its chain.
     pub cert: PathBuf,

@@ -63,11 +63,12 @@ impl Reading {
         }
     }
 
-    /// Notes a mistake at a place in the file.
+    /// Notes a mistake at a place in the file, once: the levels of a rule share its fields.
     pub(super) fn note(&self, place: Range<usize>, text: impl Display) {
         let mut mistakes = self.mistakes.borrow_mut();
-        if mistakes.len() < MAX_MISTAKES {
-            mistakes.push((place, text.to_string()));
+        let mistake = (place, text.to_string());
+        if mistakes.len() < MAX_MISTAKES && !mistakes.contains(&mistake) {
+            mistakes.push(mistake);
         }
     }
 
@@ -377,7 +378,9 @@ impl<'t> Field<'t> {
     }
 
     pub(super) fn text(self) -> Option<&'t str> {
-        self.parsed("a string", Some)
+        let number = self.value.get_ref().as_integer();
+        let form = number.map(|number| format!(", as \"{number}\""));
+        self.parsed(format!("a string{}", form.unwrap_or_default()), Some)
     }
 
     pub(super) fn flag(self) -> Option<bool> {
@@ -457,8 +460,18 @@ impl<'t> Field<'t> {
 
     /// Returns the entries of a table whose names are not fixed, each with its name.
     pub(super) fn entries(self) -> Vec<(&'t Spanned<Cow<'t, str>>, Self)> {
-        let Some(table) = self.value.get_ref().as_table() else {
-            return self.expected("a table").unwrap_or_default();
+        let value = self.value.get_ref();
+        let Some(table) = value.as_table() else {
+            let form = value.as_str().map(|text| {
+                let attribute = match text.as_bytes().first() {
+                    Some(b'/') => "path",
+                    Some(b'0'..=b'9') => "client",
+                    _ => "user",
+                };
+                format!(", as {{ {attribute} = \"{}\" }}", shown(text))
+            });
+            let want = format!("a table{}", form.unwrap_or_default());
+            return self.expected(want).unwrap_or_default();
         };
         let entry = |(name, value)| (name, Self { value, ..self });
         table.iter().map(entry).collect()

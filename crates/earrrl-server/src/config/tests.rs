@@ -8,6 +8,134 @@ use super::rule::{CostSource, OnError};
 use super::*;
 
 #[test]
+fn what_a_rule_allows_at_once_is_named_by_its_unit() {
+    for (fields, expected) in [
+        ("", "60 requests"),
+        ("cost = 2", "60 units"),
+        ("cost = \"attribute:tokens\"", "60 units"),
+        (
+            "cost = \"attribute:tokens\"\nunit = \"tokens\"",
+            "60 tokens",
+        ),
+    ] {
+        let config = Config::parse(&rule(fields), "f").unwrap();
+        assert_eq!(config.rules[0].at_once(), expected, "{fields}");
+    }
+    let half =
+        "[[rule]]\nname = \"a\"\nlimit = \"fixed-window 0.5/day\"\ncost = 0.1\nunit = \"USD\"\n";
+    assert_eq!(
+        Config::parse(half, "f").unwrap().rules[0].at_once(),
+        "0.5 USD"
+    );
+    for (unit, got) in [
+        ("\"\"", "``"),
+        ("\"US$\"", "`US$`"),
+        ("\"abcdefghijklmnopq\"", "`abcdefghijklmnopq`"),
+    ] {
+        let expected = format!(
+            "f:4:8: unit: {got}: expected a unit of 1 to 16 letters and digits, as \"USD\" or \"tokens\""
+        );
+        assert_eq!(problems(&rule(&format!("unit = {unit}"))), [expected]);
+    }
+}
+
+/// Each level has the fields of the rule, and a key that begins with those of the levels before.
+#[test]
+fn levels_are_the_rules_that_one_could_write() {
+    let levels = "[[rule]]\nname = \"tokens\"\ncost = \"attribute:tokens\"\nmatch = { path = \"/v1/*\" }\n\
+        levels = [\n\
+        { name = \"org\", key = \"header:x-org\", limit = \"fixed-window 9/month\", override = [\n\
+        { key = { \"header:x-org\" = \"acme\" }, limit = \"fixed-window 90/month\" } ] },\n\
+        { name = \"team\", key = [\"header:x-team\"], limit = \"fixed-window 5/day\", action = \"observe\" },\n\
+        { name = \"user\", key = \"user\", limit = \"gcra 1/s burst=2\", cost = 1 } ]\n";
+    let shared = "match = { path = \"/v1/*\" }\n";
+    let by_hand = format!(
+        "[[rule]]\nname = \"tokens-org\"\ncost = \"attribute:tokens\"\n{shared}key = \"header:x-org\"\n\
+         limit = \"fixed-window 9/month\"\n[[rule.override]]\nkey = {{ \"header:x-org\" = \"acme\" }}\n\
+         limit = \"fixed-window 90/month\"\n\
+         [[rule]]\nname = \"tokens-team\"\ncost = \"attribute:tokens\"\n{shared}\
+         key = [\"header:x-org\", \"header:x-team\"]\nlimit = \"fixed-window 5/day\"\naction = \"observe\"\n\
+         [[rule]]\nname = \"tokens-user\"\ncost = 1\n{shared}key = [\"header:x-org\", \"header:x-team\", \"user\"]\n\
+         limit = \"gcra 1/s burst=2\"\n"
+    );
+    let [levels, by_hand] = [levels, &by_hand].map(|text| Config::parse(text, "f").unwrap().rules);
+    assert_eq!(format!("{levels:?}"), format!("{by_hand:?}"));
+}
+
+#[test]
+fn mistakes_in_levels_show_with_their_places() {
+    let org = "{ name = \"org\", key = \"user\", limit = \"gcra 1/s burst=2\" }";
+    for (fields, expected) in [
+        ("levels = []", "f:3:10: levels: 0 levels; expected 1 to 16"),
+        (
+            "levels = 3",
+            "f:3:10: levels: expected a list of tables in [[rule]]; a level has none",
+        ),
+        (
+            "levels = [\"org\"]",
+            "f:3:11: levels: expected tables, as { name = \"team\", … }",
+        ),
+        (
+            &format!("levels = [{org}, {org}]"),
+            "f:3:93: key: that is there twice; once is enough",
+        ),
+        (
+            &format!("levels = [{org}]\nkey = \"user\""),
+            "f:4:7: key: each level has its own; write it in `levels`",
+        ),
+        (
+            &format!("levels = [{org}]\nlimit = \"gcra 1/s burst=2\""),
+            "f:4:9: limit: each level has its own; write it in `levels`",
+        ),
+        (
+            &format!("levels = [{org}]\nmach = {{}}"),
+            "f:4:1: unknown field `mach`",
+        ),
+        (
+            "levels = [{ name = \"org\", limit = \"gcra 1/s burst=2\" }]",
+            "f:3:11: missing field `key`, which tells the clients of this level apart",
+        ),
+        (
+            "levels = [{ key = \"user\", limit = \"gcra 1/s burst=2\" }]",
+            "f:3:11: missing field `name`",
+        ),
+        (
+            "levels = [{ name = \"org\", key = \"user\" }]",
+            "f:3:11: missing field `limit`",
+        ),
+        (
+            "levels = [{ name = \"org\", key = \"user\", limit = \"gcra 1/s burst=2\", levels = [] }]",
+            "f:3:78: levels: expected a list of tables in [[rule]]; a level has none",
+        ),
+        (
+            "levels = [{ name = \"org\", key = \"user\", limit = \"gcra 1/s\" }]",
+            "f:3:58: limit: expected burst=60",
+        ),
+        (
+            "levels = [{ name = \"Org\", key = \"user\", limit = \"gcra 1/s burst=2\" }]",
+            "f:3:20: name: `a-Org` is not 1 to 64",
+        ),
+    ] {
+        let found = problems(&format!("[[rule]]\nname = \"a\"\n{fields}\n"));
+        let times = found
+            .iter()
+            .filter(|line| line.starts_with(expected))
+            .count();
+        assert_eq!(times, 1, "{fields}: {found:#?}");
+    }
+    let found = problems(
+        "[[rule]]\nlevels = [{ name = \"org\", key = \"user\", limit = \"gcra 1/s burst=2\" }]\n",
+    );
+    assert_eq!(found, ["f:1:1: missing field `name`"]);
+    let many = vec![org; 17].join(", ");
+    let found = problems(&format!("[[rule]]\nname = \"a\"\nlevels = [{many}]\n"));
+    assert!(
+        found[0].starts_with("f:3:10: levels: 17 levels; expected 1 to 16"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn in_shadow_mode_every_rule_and_override_observes() {
     let rule = "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\naction = \"deny\"\n\
                 on_error = \"deny\"\n[[rule.override]]\nkey = { client = \"192.0.2.7\" }\n\
@@ -104,11 +232,11 @@ fn a_whole_file() {
         "recent-average 0.2/s half-life=5m strict"
     );
     assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
-    assert_eq!(login.key[2], KeyPart::Literal("login".to_owned()));
+    assert_eq!(login.key[2].to_string(), "'login'");
     assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
     assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
     assert_eq!(config.capacity, 5000);
-    assert_eq!(api.key, [KeyPart::Attribute("client".to_owned())]);
+    assert_eq!(api.key, [KeyPart::client()]);
     assert_eq!(
         api.rule.action(),
         Action::Delay {
@@ -656,6 +784,11 @@ fn every_mistake_says_what_would_be_right() {
             "1:1:",
             "expected [[rule]]",
         ),
+        (
+            "[[rule]]\nname = \"a\"\nlimit = 5\n".to_owned(),
+            "3:9:",
+            "limit: expected a limit, as \"fixed-window 5/1m\", got 5",
+        ),
         (server("http = \"[::1]\""), "2:8:", "\"[::1]:8080\""),
         (
             server("http = \"example.org:80\""),
@@ -759,7 +892,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             server("http = 8080"),
             "2:8:",
-            "http: expected a string, got 8080",
+            "http: expected a string, as \"8080\", got 8080",
         ),
         ("server = 5".to_owned(), "1:10:", "server: expected a table"),
         (
@@ -933,6 +1066,26 @@ fn every_mistake_says_what_would_be_right() {
             "\"forwarded\" or \"x-real-ip\"",
         ),
         (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
+        (
+            rule("match = \"/login\""),
+            "4:9:",
+            "match: `/login`: expected a table, as { path = \"/login\" }",
+        ),
+        (
+            rule("exempt = \"10.0.0.1\""),
+            "4:10:",
+            "expected a table, as { client = \"10.0.0.1\" }",
+        ),
+        (
+            rule("exempt = \"alice\""),
+            "4:10:",
+            "expected a table, as { user = \"alice\" }",
+        ),
+        (
+            rule("key = “client”"),
+            "4:7:",
+            "expected a string without typographic quotes; write \" or ' around it",
+        ),
         (
             "rule = \"gcra 1/s burst=5\"".to_owned(),
             "1:8:",
@@ -1198,6 +1351,26 @@ fn every_mistake_says_what_would_be_right() {
             "key: `X Y` is no name of a header",
         ),
         (
+            rule("key = \"client/24/7\""),
+            "4:7:",
+            "key: `client/24/7`: expected a length of IPv4 up to 32, one of IPv6 from 33 to 128, or both",
+        ),
+        (
+            rule("key = \"user | cleint\""),
+            "4:7:",
+            "key: unknown attribute `cleint`",
+        ),
+        (
+            rule("key = [\"client\", \"user | client/24\"]"),
+            "4:7:",
+            "key: client is there with two lengths; want one, and a second rule for the other",
+        ),
+        (
+            rule("key = \"user | user\""),
+            "4:7:",
+            "key: `user | user`: expected each alternative once",
+        ),
+        (
             rule("match = { \"header:b:c\" = \"1\" }"),
             "4:11:",
             "`b:c` is no name of a header",
@@ -1235,18 +1408,39 @@ fn cautions(text: &str) -> Vec<String> {
 #[test]
 fn a_half_life_under_which_one_request_is_all_is_warned_of() {
     let rule = |limit: &str| cautions(&format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n"));
-    let warned = rule("recent-average 1000/d half-life=10s");
+    let warned = rule("recent-average 1000/d half-life=10s waits=first");
     assert_eq!(warned.len(), 1);
     assert!(
-        warned[0].contains("lets one request of a client through at once"),
+        warned[0].contains("lets 1 request of a client through at once"),
         "{warned:?}"
     );
     for fine in [
-        "recent-average 1000/d half-life=10m",
+        "recent-average 1000/d half-life=10m waits=first",
         "gcra 1/h burst=1",
         "recent-average 1/s half-life=10s",
     ] {
         assert_eq!(rule(fine), Vec::<String>::new(), "{fine}");
+    }
+}
+
+#[test]
+fn waits_that_are_too_long_for_those_who_obey_are_warned_about() {
+    for (limit, advice) in [
+        ("recent-average 59/h half-life=10m", "want waits=first"),
+        ("exponential 50/1h strict", "want waits=first"),
+        ("sliding-log 20/1m strict", "more than about 20 programs"),
+    ] {
+        let found = cautions(&named("a", limit, ""));
+        assert!(found.len() == 1 && found[0].contains(advice), "{found:?}");
+    }
+    for limit in [
+        "recent-average 61/h half-life=10m",
+        "recent-average 59/h half-life=10m waits=first",
+        "recent-average 59/h half-life=10m leaky",
+        "exponential 50/1h",
+        "sliding-log 20/1m",
+    ] {
+        assert_eq!(cautions(&named("a", limit, "")), [""; 0], "{limit}");
     }
 }
 
@@ -1260,7 +1454,7 @@ fn a_burst_that_takes_long_to_earn_is_warned_about() {
     assert!(found[0].starts_with(start), "{found:?}");
     // Bursts that are small, that are earned soon, or that the rule states.
     for limit in [
-        "recent-average 10/h half-life=1h",
+        "recent-average 10/h half-life=1h waits=first",
         "recent-average 10/s half-life=1m",
         "gcra 0.2/s burst=87",
         "fixed-window 87/1d",

@@ -56,36 +56,19 @@ impl RecordKey for AttributeNames {
     /// Joins the values of all attributes to one key. A missing value is stored as empty, since no
     /// log format has empty fields.
     fn key(&self, record: &Record<'_>, strict: bool) -> Result<Vec<u8>, Skip> {
-        let values: Vec<Cow<'_, [u8]>> = self
-            .attributes
-            .iter()
-            .map(|(_, fields)| {
-                fields
-                    .iter()
-                    .find_map(|field| record.get(field))
-                    .unwrap_or_default()
-            })
-            .collect();
-        let parts: Vec<&[u8]> = self
-            .attributes
-            .iter()
-            .zip(&values)
-            .map(|((name, _), value)| {
-                if name == "client" {
-                    last_of_list(value)
-                } else {
-                    value
+        let mut values = Vec::with_capacity(self.attributes.len());
+        for (name, fields) in &self.attributes {
+            let value = fields.iter().find_map(|field| record.get(field));
+            let mut value = value.unwrap_or_default();
+            if name == "client" {
+                value = last_of_list(&value).to_vec().into();
+                if strict && !value.is_empty() && !is_client(&value) {
+                    return Err(Skip::Client);
                 }
-            })
-            .collect();
-        let client = self
-            .attributes
-            .iter()
-            .position(|(name, _)| name == "client");
-        if strict && client.is_some_and(|at| !parts[at].is_empty() && !is_client(parts[at])) {
-            return Err(Skip::Client);
+            }
+            values.push(value);
         }
-        Ok(join(parts.into_iter()).to_vec())
+        Ok(join(values.iter().map(|value| &**value)).to_vec())
     }
 
     fn missing(&self, known: &[&str]) -> Vec<String> {
@@ -102,10 +85,12 @@ fn names(rule: &RuleConfig) -> Vec<String> {
     let mut names: Vec<String> = conditions
         .map(|c: &Condition| c.attribute.clone())
         .collect();
-    names.extend(rule.key.iter().filter_map(|part| match part {
-        KeyPart::Attribute(name) => Some(name.clone()),
-        KeyPart::Literal(_) => None,
-    }));
+    names.extend(
+        rule.key
+            .iter()
+            .flat_map(KeyPart::attributes)
+            .map(str::to_owned),
+    );
     match &rule.cost {
         CostSource::Fixed(_) => {}
         CostSource::ByPath(_) => names.push("path".to_owned()),

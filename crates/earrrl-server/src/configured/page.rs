@@ -3,37 +3,36 @@
 use std::io::{self, Write};
 
 use super::decisions::{Configured, RuleTally};
-use earrrl_logs::line::time;
 use earrrl_logs::plot::Figure;
 use earrrl_logs::reading::{ClientNames, LogReader};
+use earrrl_logs::replay::Timeline;
 use earrrl_logs::report::TOP;
 use earrrl_logs::report::axis::over_time;
-use earrrl_logs::report::page::{WIDE, share, write_end, write_figure, write_start, write_table};
+use earrrl_logs::report::page::{
+    Origin, WIDE, share, when, write_end, write_for_all, write_start, write_table,
+};
 use earrrl_logs::text::{Html, counted, percent};
 
 /// Draws a figure of two rates over time: all requests, and the requests that all rules together
 /// allowed.
 pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure> {
     let timeline = configured.timeline.as_ref()?;
-    Some(over_time(
-        timeline,
-        0,
-        &[("permitted by all rules together".into(), 1, 0)],
-        size,
-    ))
+    Some(together(timeline, size))
+}
+
+fn together(timeline: &Timeline, size: (u32, u32)) -> Figure {
+    let permitted = [("permitted by all rules together".into(), 1, 0)];
+    over_time(timeline, 0, &permitted, size)
 }
 
 /// Writes the HTML page.
 pub(crate) fn write(
     out: &mut impl Write,
     (reader, configured, names): (&LogReader, &Configured, &ClientNames),
+    origin: &Origin,
 ) -> io::Result<()> {
-    write_start(
-        out,
-        reader,
-        configured.events,
-        (configured.from, configured.until()),
-    )?;
+    let span = (configured.from, configured.until());
+    write_start(out, reader, (configured.events, span), origin)?;
     let header = [
         "rule",
         "action",
@@ -66,8 +65,8 @@ pub(crate) fn write(
         counted(configured.events, "request"),
         percent(configured.denied, configured.events),
     )?;
-    if let Some(figure) = figure(configured, WIDE) {
-        write_figure(out, &figure)?;
+    if let Some(timeline) = &configured.timeline {
+        write_for_all(out, WIDE, |size| together(timeline, size))?;
     }
     for (place, tally) in configured.tallies.iter().enumerate() {
         write_rule(out, (place, tally), configured, names)?;
@@ -88,8 +87,10 @@ fn write_rule(
         Html(tally.rule.clone())
     )?;
     if let Some(timeline) = &configured.timeline {
-        let within = ("within its limit".into(), 3 + 2 * place, place);
-        write_figure(out, &over_time(timeline, 2 + 2 * place, &[within], WIDE))?;
+        let within = [("within its limit".into(), 3 + 2 * place, place)];
+        write_for_all(out, WIDE, |size| {
+            over_time(timeline, 2 + 2 * place, &within, size)
+        })?;
     }
     let worst = tally.worst(TOP);
     if worst.is_empty() {
@@ -118,7 +119,7 @@ fn write_rule(
             counted.over.to_string(),
             share(counted.over, counted.requests),
         ];
-        row.extend(times.map(time::written));
+        row.extend(times.map(when));
         row
     });
     write_table(out, &header, rows)

@@ -152,6 +152,11 @@ impl Redis {
         );
     }
 
+    /// Returns true if Redis makes the decisions at present.
+    pub(crate) fn decides(&self) -> bool {
+        self.engine.status().mode == EngineMode::Shared
+    }
+
     /// Returns the way in which decisions are made at present.
     pub(crate) fn state(&self) -> EngineState {
         let status = self.engine.status();

@@ -65,8 +65,6 @@ impl fmt::Display for CallError {
     }
 }
 
-impl std::error::Error for CallError {}
-
 impl Call {
     /// Validates the parameters of a call; `period` is in seconds.
     ///

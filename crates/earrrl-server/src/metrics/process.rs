@@ -1,7 +1,9 @@
 //! Metrics of this process by the names that Prometheus recommends, read from `/proc`.
+//!
+//! The collector of the `prometheus` crate counts whole seconds of processor time only.
 
 use std::fs;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
@@ -11,94 +13,72 @@ use super::family::Family;
 /// Returns the metrics of this process; metrics that the operating system does not offer are left
 /// out.
 pub(super) fn families() -> Vec<Family> {
-    let stat = fs::read_to_string("/proc/self/stat")
-        .ok()
-        .and_then(|text| Stat::parse(&text));
-    let descriptors = fs::read_dir("/proc/self/fd")
-        .ok()
-        .map(|entries| entries.count() as f64);
-    let most = getrlimit(Resource::Nofile).current.map(|most| most as f64);
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = |number| field(&stat, number);
+    let seconds = |number| Some(stat(number)? / clock_ticks_per_second() as f64);
+    let cpu = seconds(14)
+        .zip(seconds(15))
+        .map(|(own, kernel)| own + kernel);
+    let start = boot_time()
+        .zip(seconds(22))
+        .map(|(boot, since)| boot + since);
+    let descriptors = fs::read_dir("/proc/self/fd").ok();
+    let most = getrlimit(Resource::Nofile).current;
     let gauges = [
         (
             "process_open_fds",
             "Number of open file descriptors.",
-            descriptors,
+            descriptors.map(|entries| entries.count() as f64),
         ),
         (
             "process_max_fds",
             "Maximum number of open file descriptors.",
-            most,
+            most.map(|most| most as f64),
+        ),
+        (
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            stat(23),
+        ),
+        (
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            stat(24).map(|pages| pages * page_size() as f64),
+        ),
+        (
+            "process_threads",
+            "Number of OS threads in the process.",
+            stat(20),
+        ),
+        (
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            start,
         ),
     ];
-    let gauges = gauges.into_iter().filter_map(|(name, help, value)| {
-        value.map(|value| Family::gauge(name, help).value(value))
-    });
-    gauges.chain(stat.iter().flat_map(Stat::families)).collect()
+    let known = |(name, help, value)| Some(Family::gauge(name, help).value(value?));
+    let help = "Total user and system CPU time spent in seconds.";
+    let cpu = cpu.map(|cpu| Family::counter("process_cpu_seconds_total", help).value(cpu));
+    gauges.into_iter().filter_map(known).chain(cpu).collect()
 }
 
-/// The fields of `/proc/self/stat` that are exported as metrics.
-#[derive(Debug, PartialEq)]
-struct Stat {
-    cpu_ticks: f64,
-    threads: f64,
-    start_ticks: f64,
-    virtual_bytes: f64,
-    resident_pages: f64,
+/// Returns a field of `/proc/self/stat`, by the number that the manual page proc_pid_stat(5) gives it.
+fn field(stat: &str, number: usize) -> Option<f64> {
+    // The second field, the program's name, is in parentheses, and may contain spaces and parentheses itself.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields
+        .split_ascii_whitespace()
+        .nth(number - 3)?
+        .parse()
+        .ok()
 }
 
-impl Stat {
-    fn parse(text: &str) -> Option<Self> {
-        // The program's name is in parentheses, and may contain spaces and parentheses itself.
-        let (_, fields) = text.rsplit_once(") ")?;
-        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-        // The manual page proc_pid_stat(5) numbers the fields from 1, and `fields` begins with
-        // field 3.
-        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-        Some(Self {
-            cpu_ticks: field(14)? + field(15)?,
-            threads: field(20)?,
-            start_ticks: field(22)?,
-            virtual_bytes: field(23)?,
-            resident_pages: field(24)?,
-        })
-    }
-
-    fn families(&self) -> Vec<Family> {
-        let ticks = clock_ticks_per_second() as f64;
-        let gauges = [
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory size in bytes.",
-                self.virtual_bytes,
-            ),
-            (
-                "process_resident_memory_bytes",
-                "Resident memory size in bytes.",
-                self.resident_pages * page_size() as f64,
-            ),
-            (
-                "process_threads",
-                "Number of OS threads in the process.",
-                self.threads,
-            ),
-        ];
-        let help = "Start time of the process since unix epoch in seconds.";
-        let start = boot_time().map(|boot| boot.as_secs_f64() + self.start_ticks / ticks);
-        let start =
-            start.map(|start| Family::gauge("process_start_time_seconds", help).value(start));
-        let help = "Total user and system CPU time spent in seconds.";
-        let cpu = Family::counter("process_cpu_seconds_total", help).value(self.cpu_ticks / ticks);
-        let gauges = gauges.map(|(name, help, value)| Family::gauge(name, help).value(value));
-        gauges.into_iter().chain(start).chain([cpu]).collect()
-    }
-}
-
-/// Returns the time at which the machine was started, as a duration since 1970.
-fn boot_time() -> Option<Duration> {
+/// Returns the time at which the machine was started, in seconds since 1970.
+fn boot_time() -> Option<f64> {
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
-    let uptime = uptime.split(' ').next()?.parse().ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    now.checked_sub(Duration::try_from_secs_f64(uptime).ok()?)
+    Some(now.as_secs_f64() - uptime)
 }
 
 #[cfg(test)]
@@ -108,16 +88,10 @@ mod tests {
     #[test]
     fn a_program_may_have_any_name() {
         let text = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20 0 3 0 400 5000 60 70";
-        let expected = Stat {
-            cpu_ticks: 42.0,
-            threads: 3.0,
-            start_ticks: 400.0,
-            virtual_bytes: 5000.0,
-            resident_pages: 60.0,
-        };
-        assert_eq!(Stat::parse(text), Some(expected));
+        let fields = [14, 15, 20, 22, 23, 24].map(|number| field(text, number));
+        assert_eq!(fields, [30.0, 12.0, 3.0, 400.0, 5000.0, 60.0].map(Some));
         for wrong in ["", "7 (a)", "7 (a) S 1 2 3"] {
-            assert_eq!(Stat::parse(wrong), None, "{wrong}");
+            assert_eq!(field(wrong, 14), None, "{wrong}");
         }
     }
 

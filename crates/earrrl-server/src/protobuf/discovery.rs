@@ -1,7 +1,9 @@
 //! The messages of Envoy's aggregated discovery service, `envoy.service.discovery.v3`, and of the
-//! configuration that it sends, `ratelimit.config.ratelimit.v3`.
+//! configuration that it sends, `ratelimit.config.ratelimit.v3`. The latter is serialized by the names of a YAML file.
 
-use super::{Any, RpcStatus, Struct};
+use serde::Serialize;
+
+use super::{Any, RpcStatus, Struct, json};
 
 /// A request for resources, which also acknowledges or rejects the previous [`DiscoveryResponse`].
 #[derive(Clone, PartialEq, prost::Message)]
@@ -49,10 +51,11 @@ pub struct DiscoveryResponse {
 }
 
 /// The descriptors of a domain, which are one resource.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct RateLimitConfig {
     /// The name of the resource.
     #[prost(string, tag = "1")]
+    #[serde(skip)]
     pub name: String,
     /// The name of the domain.
     #[prost(string, tag = "2")]
@@ -63,7 +66,7 @@ pub struct RateLimitConfig {
 }
 
 /// A descriptor with its limit and the descriptors below it.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct RateLimitDescriptor {
     /// The key that an entry must have.
     #[prost(string, tag = "1")]
@@ -88,14 +91,16 @@ pub struct RateLimitDescriptor {
     pub quota_mode: bool,
     /// The metadata that responses for this descriptor contain.
     #[prost(message, optional, tag = "8")]
+    #[serde(serialize_with = "json::object")]
     pub metadata: Option<Struct>,
 }
 
 /// The limit of a descriptor.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct RateLimitPolicy {
     /// The number of the unit of time.
     #[prost(int32, tag = "1")]
+    #[serde(serialize_with = "json::unit_name")]
     pub unit: i32,
     /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "2")]
@@ -112,7 +117,7 @@ pub struct RateLimitPolicy {
 }
 
 /// The name of a limit that another one replaces.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct RateLimitReplace {
     /// The name of the replaced limit.
     #[prost(string, tag = "1")]

@@ -243,12 +243,16 @@ impl Unit {
             .map(|unit| unit.unit)
     }
 
-    /// Returns the unit that is this many seconds long.
+    /// Returns the unit that is this many seconds long, or whose length in the calendar has this mean.
     pub fn from_secs(secs: u64) -> Option<Self> {
-        UNITS
-            .iter()
-            .find(|unit| unit.secs == secs)
-            .map(|unit| unit.unit)
+        match secs {
+            2_629_746 => Some(Self::Month),
+            31_556_952 => Some(Self::Year),
+            _ => UNITS
+                .iter()
+                .find(|unit| unit.secs == secs)
+                .map(|unit| unit.unit),
+        }
     }
 
     /// Returns the name of the unit.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use earrrl::{Action, Cost, Decision, EngineError, Outcome, Wait};
+use earrrl::{Action, Cost, Decision, EngineError, Outcome, Quota, Wait};
 use earrrl_tower::headers::{current, is_shown, retry_after, x_rate_limit};
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
@@ -195,12 +195,10 @@ fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
         return;
     };
     write_verdict(answer, decision, body);
-    body.extend_from_slice(b",\"remaining\":");
-    body.extend_from_slice(itoa::Buffer::new().format(decision.remaining).as_bytes());
-    body.extend_from_slice(b",\"retry_after\":");
-    match decision.retry_after {
-        Wait::For(wait) => write_seconds(wait, body),
-        Wait::Never => body.extend_from_slice(b"null"),
+    write_remaining(answer, decision, body);
+    write_wait("retry_after", decision.retry_after, body);
+    if !decision.allowed {
+        write_wait("earliest", decision.earliest(), body);
     }
     body.extend_from_slice(b",\"reset_after\":");
     write_seconds(decision.reset_after, body);
@@ -211,6 +209,31 @@ fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
     }
     body.extend_from_slice(b",\"t0\":");
     write_seconds(Duration::from_nanos(decision.at.get()), body);
+}
+
+/// Writes what remains to the client: whole units, or with a unit that has a name, its millionths and that name.
+fn write_remaining(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
+    body.extend_from_slice(b",\"remaining\":");
+    let deciding = answer.deciding();
+    match deciding.and_then(|one| Some((one, one.rule.unit.as_deref()?))) {
+        Some((one, unit)) => {
+            let left = Quota::left(one.limit.rule.limit(), decision);
+            write_double((left * 1e6).round() / 1e6, body);
+            body.extend_from_slice(b",\"unit\":");
+            write_name(unit, body);
+        }
+        None => body.extend_from_slice(itoa::Buffer::new().format(decision.remaining).as_bytes()),
+    }
+}
+
+fn write_wait(name: &str, wait: Wait, body: &mut Vec<u8>) {
+    body.extend_from_slice(b",\"");
+    body.extend_from_slice(name.as_bytes());
+    body.extend_from_slice(b"\":");
+    match wait {
+        Wait::For(wait) => write_seconds(wait, body),
+        Wait::Never => body.extend_from_slice(b"null"),
+    }
 }
 
 fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {

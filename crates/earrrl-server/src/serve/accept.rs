@@ -5,6 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::socket::{Listener, Socket};
 use crate::config::listen::Protocol;
 use crate::connections::{Connection, Refused};
@@ -56,13 +58,9 @@ pub(super) fn refusal(protocol: Protocol, refused: Refused) -> &'static str {
 /// again at once. Connections wait in the backlog until others have closed. Other errors concern
 /// only the one connection.
 async fn survive(error: &io::Error) {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    const ENOBUFS: i32 = 105;
-    const ENOMEM: i32 = 12;
     if matches!(
-        error.raw_os_error(),
-        Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
     ) {
         if EXHAUSTION_LOGGED.is_due(60) {
             tracing::warn!(%error, "can't accept now; connections wait");

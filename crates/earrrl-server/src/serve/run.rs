@@ -1,7 +1,7 @@
 //! The life of a server: it opens listeners, serves, reloads and stops.
 
 use std::fmt;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::handover::{self, HandedOver};
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
 use super::stamps::each_second;
-use super::workers::{Accepted, Workers};
+use super::workers::{Serving, Workers};
 use super::xds;
 use crate::config::Config;
 use crate::config::envoy::ControlPlane;
@@ -39,7 +39,7 @@ const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The HTTP routes of each kind of listener.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Routers {
     all: Router,
     admin: Router,
@@ -52,10 +52,10 @@ struct Routers {
 pub struct Running {
     /// The state that all connections of the server share.
     pub server: Arc<Server>,
-    services: Services,
+    routers: Routers,
     control_plane: Option<ControlPlane>,
     listeners: Vec<(Protocol, Listener, ListenAddress)>,
-    workers: Workers<Protocol>,
+    workers: Workers,
     /// The other tasks of the server, such as accepting and reloading. None of them ends by itself.
     tasks: JoinSet<()>,
 }
@@ -103,8 +103,6 @@ impl fmt::Display for StartError {
         f.write_str(&self.0)
     }
 }
-
-impl std::error::Error for StartError {}
 
 impl Running {
     /// Opens the listeners and starts the threads. Connections are accepted once
@@ -165,14 +163,15 @@ impl Running {
         if listeners.is_empty() {
             return Err(StartError(Config::NO_LISTENER.to_owned()));
         }
-        let services = grpc::services();
-        let workers = start_workers(&server, &services)
+        let cores = || std::thread::available_parallelism().map_or(1, Into::into);
+        let workers = Workers::start(server.config.threads.unwrap_or_else(cores))
             .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
+        let routers = Routers::new(&server);
         let control_plane = config.envoy.control_plane.clone();
         let tasks = JoinSet::new();
         Ok(Self {
             server,
-            services,
+            routers,
             control_plane,
             listeners,
             workers,
@@ -238,7 +237,7 @@ impl Running {
     ) -> Result<(), Ended> {
         let Self {
             server,
-            services,
+            routers,
             control_plane,
             listeners,
             workers,
@@ -248,12 +247,17 @@ impl Running {
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
         }
-        tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
+        tasks.spawn(announce_readiness(
+            Arc::clone(&server),
+            routers.services.clone(),
+        ));
         if let Some(redis) = server.service.engine().redis() {
             redis.ready(ENGINE_PATIENCE).await;
+            server.service.refresh_overrides().await;
         }
         let mut ticking = JoinSet::new();
         ticking.spawn(tick_forever(Arc::clone(&server)));
+        ticking.spawn(refresh_overrides_forever(Arc::clone(&server)));
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
@@ -267,6 +271,7 @@ impl Running {
                 protocol,
                 listener,
                 Arc::clone(&server),
+                routers.clone(),
                 Arc::clone(&workers),
             ));
         }
@@ -281,7 +286,7 @@ impl Running {
             tracing::error!("{Ended}: stopping");
         }
         tokio::select! {
-            () = leave(&server, &services, &mut tasks) => {}
+            () = leave(&server, &routers.services, &mut tasks) => {}
             () = hurry => tracing::info!("asked again: closing all connections"),
         }
         let metrics = &server.service.metrics;
@@ -339,27 +344,15 @@ impl fmt::Display for Ended {
     }
 }
 
-impl std::error::Error for Ended {}
-
-fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Workers<Protocol>> {
-    let cores = || std::thread::available_parallelism().map_or(1, Into::into);
-    let threads = server.config.threads.unwrap_or_else(cores);
-    let routers = Routers {
-        all: http::router(Arc::clone(server)),
-        admin: http::admin_router(Arc::clone(server)),
-        reserved: http::reserved_router(Arc::clone(server)),
-        services: services.clone(),
-    };
-    let server = Arc::clone(server);
-    Workers::start(threads, move |protocol, stream, connection| {
-        serve_one(
-            protocol,
-            stream,
-            connection,
-            Arc::clone(&server),
-            routers.clone(),
-        )
-    })
+impl Routers {
+    fn new(server: &Arc<Server>) -> Self {
+        Self {
+            all: http::router(Arc::clone(server)),
+            admin: http::admin_router(Arc::clone(server)),
+            reserved: http::reserved_router(Arc::clone(server)),
+            services: grpc::services(),
+        }
+    }
 }
 
 async fn serve_one(
@@ -430,16 +423,23 @@ async fn accept_all(
     protocol: Protocol,
     listener: Listener,
     server: Arc<Server>,
-    workers: Arc<Workers<Protocol>>,
+    routers: Routers,
+    workers: Arc<Workers>,
 ) {
     let metrics = &server.service.metrics;
-    let pass_on = |socket, connection| {
+    let pass_on = |socket: Socket, connection| {
         metrics.accepted.increment();
-        workers.serve(Accepted {
-            protocol,
-            socket,
-            connection,
-        });
+        let server = Arc::clone(&server);
+        let routers = routers.clone();
+        workers.serve(Box::new(move || -> Serving {
+            match socket.into_stream() {
+                Ok(stream) => Box::pin(serve_one(protocol, stream, connection, server, routers)),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be registered");
+                    Box::pin(ready(()))
+                }
+            }
+        }));
     };
     let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
     let refuse = |socket: &Socket, refused| {
@@ -458,6 +458,15 @@ async fn accept_all(
             .or_else(|refused| server.connections.admit_reserved(address).ok_or(refused)),
     };
     accept(listener, admit, pass_on, refuse).await;
+}
+
+/// Keeps the overrides that are set at run time those of all servers, until the server ends.
+async fn refresh_overrides_forever(server: Arc<Server>) {
+    let mut seconds = each_second();
+    loop {
+        seconds.tick().await;
+        server.service.refresh_overrides().await;
+    }
 }
 
 /// The number of seconds between two checks for replaced tables that can be freed.

@@ -16,6 +16,7 @@ use super::answer::{AllCharged, Answer, Charged};
 use super::error::AskError;
 use super::key::bounded;
 use super::limit::{PreparedLimit, places};
+use super::names::Notice;
 use super::rule::ActiveRule;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
@@ -182,14 +183,7 @@ impl Service {
         let hash = self.engine.hash(charge.key);
         ask.rule.directory.forget(hash);
         self.reports.clear();
-        if self.resets.receiver_count() > 0 {
-            let reset = ask
-                .rule
-                .directory
-                .reset_client(&ask.rule.name, hash, charge.key);
-            // A receiver that has left needs no events.
-            let _ = self.resets.send(reset);
-        }
+        self.tell(ask.rule, charge.key, Notice::Reset);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::error::AskError;
 use crate::config::attribute::{Condition, KeyPart, attribute_name, normal_host};
 use earrrl_tower::path::{OtherReadings, Paths};
-use earrrl_tower::{ClientAddress, address};
+use earrrl_tower::{Alternative, ClientAddress, ClientLengths, Prefixes, address};
 
 /// The largest number of attributes that a caller may name in one request.
 pub const MAX_ATTRIBUTES: usize = 64;
@@ -35,6 +35,7 @@ pub struct Attributes<'a> {
     pairs: SmallVec<[Attribute<'a>; 8]>,
     other_paths: OtherReadings,
     client_key: Option<String>,
+    prefixes: Prefixes,
 }
 
 impl<'a> Attributes<'a> {
@@ -42,6 +43,7 @@ impl<'a> Attributes<'a> {
     pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &ReadOptions) -> Self {
         let mut attributes = Self {
             pairs: pairs.into_iter().collect(),
+            prefixes: reading.client_address.client_prefixes(),
             ..Self::default()
         };
         for (name, value) in &mut attributes.pairs {
@@ -147,20 +149,44 @@ impl<'a> Attributes<'a> {
                     .is_some_and(|mut paths| paths.all(|path| condition.holds(path))))
     }
 
-    /// Returns the value of one part of a rule's key. A missing attribute is an empty part: all
-    /// requests that lack it count as one client, so that omitting it evades no limit.
-    pub fn part<'s>(&'s self, part: &'s KeyPart) -> &'s [u8] {
-        match part {
-            KeyPart::Literal(text) => text.as_bytes(),
-            KeyPart::Attribute(name) if name == "client" && self.client_key.is_some() => {
-                self.client_key.as_deref().unwrap_or_default().as_bytes()
+    /// Returns one part of the key of a rule with these conditions, and the alternative that it is made of. A missing
+    /// attribute is an empty part: all requests that lack it count as one client, so that omitting it evades no limit.
+    pub fn part<'s>(
+        &'s self,
+        part: &'s KeyPart,
+        conditions: &[Condition],
+    ) -> (Cow<'s, [u8]>, Option<&'s Alternative<String>>) {
+        part.value(|one| match one {
+            Alternative::Literal(text) => Some(text.as_bytes().into()),
+            Alternative::Client(lengths) => self.client_part(*lengths),
+            Alternative::Attribute(name) if name == "path" => {
+                let path = self.path_key(conditions);
+                (!path.is_empty()).then_some(path.into())
             }
-            KeyPart::Attribute(name) => self.value(name),
+            Alternative::Attribute(name) => self.get(name).map(Cow::from),
+        })
+    }
+
+    /// Returns the client's address, cut to these lengths; or the client as the caller names it, if that is no address.
+    fn client_part(&self, lengths: ClientLengths) -> Option<Cow<'_, [u8]>> {
+        let client = self.get("client")?;
+        let mut cut = Vec::new();
+        match &self.client_key {
+            Some(usual) if lengths == ClientLengths::default() => Some(usual.as_bytes().into()),
+            _ => {
+                let prefixes = lengths.or(self.prefixes);
+                let is_address = prefixes.key_of_address(client, &mut cut).is_some();
+                Some(if is_address {
+                    cut.into()
+                } else {
+                    client.into()
+                })
+            }
         }
     }
 
     /// Returns the path as a part of a key under a rule with these conditions.
-    pub fn path_key(&self, conditions: &[Condition]) -> &[u8] {
+    fn path_key(&self, conditions: &[Condition]) -> &[u8] {
         let on_path = |condition: &&Condition| condition.attribute == "path";
         let meets = |path: &[u8]| conditions.iter().filter(on_path).all(|one| one.holds(path));
         let path = self.value("path");
@@ -307,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_client_is_a_prefix() {
-        let part = KeyPart::Attribute("client".to_owned());
+        let part = KeyPart::client();
         for (client, key) in [
             ("192.0.2.7", "192.0.2.7"),
             ("192.0.2.7:4711", "192.0.2.7"),
@@ -317,14 +343,15 @@ mod tests {
             ("not an address", "not an address"),
         ] {
             let found = attributes(&[("client", client)], ClientAddress::default());
-            assert_eq!(found.part(&part), key.as_bytes(), "{client}");
+            assert_eq!(*found.part(&part, &[]).0, *key.as_bytes(), "{client}");
         }
     }
 
     #[test]
     fn missing_attributes_make_one_client() {
         let found = attributes(&[("path", "/a?b=c")], ClientAddress::default());
-        assert_eq!(found.part(&KeyPart::Attribute("user".to_owned())), b"");
+        let part = KeyPart::parse("user", |name| Ok(name.to_owned())).unwrap();
+        assert_eq!(found.part(&part, &[]), (Cow::default(), None));
         assert_eq!(found.get("path"), Some(&b"/a"[..]));
     }
 

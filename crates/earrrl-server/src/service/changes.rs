@@ -11,7 +11,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::Service;
-use super::names::{ENVOY, ResetClient};
+use super::names::{ClientNotice, ENVOY, Notice};
 
 /// A change in the state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,15 +159,15 @@ const MAX_CLIENTS: usize = 20_000;
 pub enum RuleEvent {
     /// The client of the rule of this name crossed its limit, or was forgiven.
     Changed(String, ClientEvent),
-    /// The client was reset.
-    Reset(ResetClient),
+    /// Something was done to the client.
+    Noticed(ClientNotice),
 }
 
 /// The state of one subscriber: what it was sent of each rule.
 #[derive(Debug)]
 pub struct EventSource {
     limited: HashMap<String, LimitedClients>,
-    resets: Receiver<ResetClient>,
+    notices: Receiver<ClientNotice>,
 }
 
 impl EventSource {
@@ -175,7 +175,7 @@ impl EventSource {
     pub fn new(service: &Service) -> Self {
         Self {
             limited: HashMap::new(),
-            resets: service.resets(),
+            notices: service.notices(),
         }
     }
 
@@ -183,7 +183,7 @@ impl EventSource {
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let rules = service.rules();
         let now = service.now();
-        let mut events = self.reset_clients(&permitted);
+        let mut events = self.noticed(&permitted);
         self.limited
             .retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);
         let known: usize = self.limited.values().map(LimitedClients::len).sum();
@@ -208,15 +208,17 @@ impl EventSource {
         events
     }
 
-    fn reset_clients(&mut self, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
+    fn noticed(&mut self, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let mut events = Vec::new();
         loop {
-            match self.resets.try_recv() {
-                Ok(reset) if permitted(&reset.rule) => {
-                    if let Some(limited) = self.limited.get_mut(&reset.rule) {
-                        limited.reset(reset.fingerprint);
+            match self.notices.try_recv() {
+                Ok(notice) if permitted(&notice.client.rule) => {
+                    if let Notice::Reset = notice.what
+                        && let Some(limited) = self.limited.get_mut(&notice.client.rule)
+                    {
+                        limited.reset(notice.client.fingerprint);
                     }
-                    events.push(RuleEvent::Reset(reset));
+                    events.push(RuleEvent::Noticed(notice));
                 }
                 Ok(_) | Err(TryRecvError::Lagged(_)) => {}
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return events,

@@ -197,6 +197,7 @@ impl DescriptorsPlan {
             rule: NamedRule {
                 name: ENVOY.to_owned(),
                 on_error: None,
+                unit: None,
                 outcomes: outcomes.of_rule(ENVOY),
                 directory: directory.clone(),
             },
@@ -243,7 +244,7 @@ pub struct DescriptorRecords {
     pub counts: CountsOf,
     /// The names of clients that are limited or close to it.
     pub directory: Directory,
-    request_counters: RequestCounters,
+    pub(super) request_counters: RequestCounters,
 }
 
 impl DescriptorRecords {
@@ -263,10 +264,9 @@ const QUOTA: u32 = 1_000_000;
 /// The number of units, and one more: their numbers in protobuf messages begin at 1.
 const UNITS: usize = 8;
 
-/// The limits for descriptors without a configured one, by their units, as far as they were needed: first those that
-/// count in fixed windows.
+/// The limits for descriptors without a configured one, by their algorithms and units, as far as they were needed.
 #[derive(Debug, Default)]
-struct RequestCounters([[OnceLock<PreparedLimit>; UNITS]; 2]);
+pub(super) struct RequestCounters([[OnceLock<PreparedLimit>; UNITS]; EnvoyAlgorithm::ALL.len()]);
 
 impl RequestCounters {
     /// Returns the limit that counts in this unit, and prepares it for `capacity` clients on first
@@ -274,7 +274,7 @@ impl RequestCounters {
     ///
     /// # Errors
     /// Returns an [`EngineError`] if there is not enough memory.
-    fn get(
+    pub(super) fn get(
         &self,
         algorithm: EnvoyAlgorithm,
         unit: Unit,
@@ -282,7 +282,7 @@ impl RequestCounters {
         engine: &Engine,
     ) -> Result<&PreparedLimit, EngineError> {
         let algorithm = algorithm.that_counts();
-        let limits = &self.0[usize::from(algorithm != EnvoyAlgorithm::FixedWindow)];
+        let limits = &self.0[algorithm as usize];
         let limit = &limits[unit.number() as usize % UNITS];
         if let Some(known) = limit.get() {
             return Ok(known);
@@ -351,19 +351,6 @@ impl Descriptors {
         let usages = ids.into_iter().filter_map(|id| memory.usage(id));
         usages.reduce(|all, each| (all.0 + each.0, all.1 + each.1))
     }
-
-    /// Returns the engine's limit that counts requests which bring a limit in this unit.
-    ///
-    /// # Errors
-    /// Returns an [`EngineError`] if there is not enough memory.
-    pub(super) fn request_counter(
-        &self,
-        unit: Unit,
-        engine: &Engine,
-    ) -> Result<&PreparedLimit, EngineError> {
-        let counters = &self.records.request_counters;
-        counters.get(self.config.algorithm, unit, self.capacity, engine)
-    }
 }
 
 impl DescriptorLimit {
@@ -403,7 +390,7 @@ impl DescriptorLimit {
             Limit::SlidingWindow(window) => window.window(),
             _ => return None,
         };
-        (window == unit.duration()).then_some(prepared)
+        (Unit::from_secs(window.as_secs()) == Some(unit)).then_some(prepared)
     }
 }
 

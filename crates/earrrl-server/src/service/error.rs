@@ -6,7 +6,6 @@ use earrrl::{EngineError, RuleError};
 
 /// The reason why a request could not be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum AskError {
     /// No rule has this name, which the request contains.
     UnknownRule(Box<str>),

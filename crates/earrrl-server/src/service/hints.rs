@@ -11,6 +11,7 @@ use earrrl::internal::lock;
 
 use super::attributes::shown;
 use super::rule::ActiveRule;
+use crate::config::attribute::KeyPart;
 use crate::log::Seldom;
 use crate::metrics::digest;
 
@@ -80,11 +81,11 @@ impl Hints {
 }
 
 /// Logs the first request that lacks an attribute of the rule's key and shares a limit with all others like it.
-pub(super) fn lacks(rule: &ActiveRule, attribute: &str) {
+pub(super) fn lacks(rule: &ActiveRule, attribute: &KeyPart) {
     if rule.outcomes.missing.get() == 0 {
         tracing::warn!(
             rule = %rule.name,
-            attribute,
+            %attribute,
             "a request lacks this attribute of the rule's key; all such requests share one limit, unless `missing` \
              is set. Does the proxy pass it on?"
         );

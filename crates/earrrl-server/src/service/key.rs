@@ -26,10 +26,11 @@ pub fn bounded_owned(key: Key) -> Key {
 }
 
 /// Joins the parts of a key.
-pub fn join<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Key {
+pub fn join<P: AsRef<[u8]>>(parts: impl ExactSizeIterator<Item = P>) -> Key {
     let mut key = Key::new();
     let single = parts.len() == 1;
     for part in parts {
+        let part = part.as_ref();
         if !single {
             // Writing to memory does not fail.
             let _ = write!(key, "{}:", part.len());

@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use crate::engine::{Engine, PlannedLimit};
 
 /// A limit that is prepared in the engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PreparedLimit {
     /// The id of the limit in the engine.
     pub id: RuleId,

@@ -15,11 +15,15 @@ pub mod limit;
 mod matching;
 pub mod memory_check;
 pub mod names;
+mod override_changes;
+mod override_store;
+pub mod override_table;
 mod overrides;
 pub mod reports;
 pub mod reserve;
 pub mod rule;
 pub mod rules;
+pub mod run_time;
 mod survey;
 
 use std::fmt;
@@ -30,6 +34,7 @@ use earrrl::internal::table::Swept;
 use earrrl::{Clock, EngineError, Nanos};
 use tokio::sync::broadcast;
 
+use crate::config::access::{Access, Forbidden};
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::{Engine, Memory, why_not_prepared};
@@ -38,12 +43,13 @@ use descriptor_counts::CountsOf;
 use descriptor_limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
 use error::AskError;
 use limit::Known;
-use names::ResetClient;
+use names::{ClientNotice, Notice};
 use rule::{ActiveRule, RuleRecords};
 use rules::{ActiveRules, InlineRules};
+use run_time::RunTimeOverrides;
 
-/// The number of resets that a stream of events may lag behind.
-const MAX_RESETS: usize = 1024;
+/// The number of notices that a stream of events may lag behind.
+const MAX_NOTICES: usize = 1024;
 
 /// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
@@ -62,7 +68,9 @@ pub struct Service {
     clock: TheClock,
     directories: names::Directories,
     reports: reports::Reports,
-    resets: broadcast::Sender<ResetClient>,
+    notices: broadcast::Sender<ClientNotice>,
+    /// The overrides that were set at run time.
+    pub run_time: RunTimeOverrides,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -96,6 +104,8 @@ impl Service {
         };
         let (rules, descriptors) =
             prepare(config, &engine, (&known, None), kept, &descriptor_records)?;
+        let run_time = RunTimeOverrides::new(&config.engine)?;
+        let rules = run_time.lock().with_all(rules, &engine);
         if let Some(memory) = engine.memory() {
             log_swept(memory);
         }
@@ -111,7 +121,8 @@ impl Service {
             clock: TheClock(clock),
             directories,
             reports: reports::Reports::default(),
-            resets: broadcast::Sender::new(MAX_RESETS),
+            notices: broadcast::Sender::new(MAX_NOTICES),
+            run_time,
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
@@ -122,9 +133,19 @@ impl Service {
         self.clock.0.now()
     }
 
-    /// Returns a receiver of the clients that are reset from now on.
-    pub fn resets(&self) -> broadcast::Receiver<ResetClient> {
-        self.resets.subscribe()
+    /// Returns a receiver of what is done to single clients from now on.
+    pub fn notices(&self) -> broadcast::Receiver<ClientNotice> {
+        self.notices.subscribe()
+    }
+
+    /// Tells those who follow the events what was done to a client.
+    fn tell(&self, rule: &ActiveRule, key: &[u8], what: Notice) {
+        if self.notices.receiver_count() > 0 {
+            let hash = self.engine.hash(key);
+            let client = rule.directory.named(&rule.name, hash, key);
+            // A receiver that has left needs no events.
+            let _ = self.notices.send(ClientNotice { client, what });
+        }
     }
 
     /// Replaces the rules by those of a validated configuration. Rules that keep their name keep
@@ -177,6 +198,8 @@ impl Service {
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
         before();
+        let mut run_time = self.run_time.lock();
+        let rules = run_time.with_all(rules, &self.engine);
         self.directories
             .retain(|name| rules.get(name.as_bytes()).is_some());
         self.rules.store(Arc::new(rules));
@@ -220,13 +243,24 @@ impl Service {
         &self.engine
     }
 
-    /// Returns the rule for a text in a request, and creates it on first use.
+    /// Returns the rule whose text a request has in the place of a name. Only a text has spaces.
     ///
     /// # Errors
-    /// Returns an [`AskError`] if the server does not allow rules as text, the text is not a valid
-    /// rule, or too many such rules exist.
-    pub fn inline_rule(&self, text: &str) -> Result<&'static ActiveRule, AskError> {
-        self.inline.get(text, &self.engine, &self.metrics.outcomes)
+    /// Returns an error if it is the name of no rule, the access is to some rules only, or the server does not
+    /// accept the rule.
+    #[cold]
+    pub fn inline_rule<E: From<AskError> + From<Forbidden>>(
+        &self,
+        access: &Access,
+        text: &[u8],
+    ) -> Result<&'static ActiveRule, E> {
+        let inline = std::str::from_utf8(text).ok();
+        let inline = inline.filter(|text| text.contains(' '));
+        let inline = inline.ok_or_else(|| AskError::unknown_rule(text))?;
+        access.permit_all_rules()?;
+        Ok(self
+            .inline
+            .get(inline, &self.engine, &self.metrics.outcomes)?)
     }
 
     /// Logs that a proxy's question got an error in place of a verdict, and counts it.
@@ -319,9 +353,6 @@ fn prepare(
         .prepare(engine, &limits.collect::<Vec<_>>())?
         .into_iter();
     let rules = rules.finish(&mut ids, kept);
-    if let Some(redis) = engine.redis() {
-        redis.set_verdicts_without_redis(&rules.verdicts_on_error());
-    }
     Ok((
         rules,
         descriptors.map(|plan| plan.finish(&mut ids, kept.outcomes, records)),

@@ -29,10 +29,35 @@ pub struct Directory {
     config: NamesConfig,
 }
 
-/// A client that was reset.
+/// A client, and what was done to it.
 #[derive(Clone, Debug)]
-pub struct ResetClient {
-    /// The name of the rule under which the client was reset.
+pub struct ClientNotice {
+    /// The client.
+    pub client: NamedClient,
+    /// The action.
+    pub what: Notice,
+}
+
+/// An action on a single client.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// The client's state was deleted.
+    Reset,
+    /// An override was set at run time, or ended.
+    Override {
+        /// The client's limit; `None` if the override has ended.
+        limit: Option<String>,
+        /// The end of the override, in seconds since the Unix epoch.
+        expires: Option<u64>,
+        /// The name of the token that set it.
+        by: Option<String>,
+    },
+}
+
+/// A client under one rule.
+#[derive(Clone, Debug)]
+pub struct NamedClient {
+    /// The name of the rule.
     pub rule: String,
     /// The part of the client's hash that the table stores.
     pub fingerprint: u64,
@@ -112,12 +137,12 @@ impl Directory {
         }
     }
 
-    /// Describes a client that was reset under the rule of this name.
-    pub fn reset_client(&self, rule: &str, client: KeyHash, key: &[u8]) -> ResetClient {
+    /// Describes a client of the rule of this name.
+    pub fn named(&self, rule: &str, client: KeyHash, key: &[u8]) -> NamedClient {
         let mut name = self.name_of(key);
         let is_cut = name.len() > self.config.options.max_bytes;
         name.truncate(self.config.options.max_bytes);
-        ResetClient {
+        NamedClient {
             rule: rule.to_owned(),
             fingerprint: client.fingerprint(),
             name,

@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use earrrl::{Rule, RuleId};
+use earrrl_redis::Consistency;
+use earrrl_tower::Alternative;
 use siphasher::sip::SipHasher13;
 
 use super::key::Key;
@@ -14,13 +16,15 @@ use super::limit::{PreparedLimit, hidden_name};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::condition_index::ConditionIndex;
 use crate::config::rule::{Override, RuleConfig};
-use crate::engine::PlannedLimit;
+use crate::engine::{Engine, PlannedLimit};
 
 /// The greatest number of clients that the table of an override is sized for.
 const MAX_CAPACITY: usize = 100_000;
+/// The greatest number of overrides that are set at run time.
+pub(super) const MAX_AT_RUN_TIME: usize = 10_000;
 
-/// The active overrides of a rule.
-#[derive(Debug, Default)]
+/// The active overrides of a rule: those of the configuration, or those that were set at run time.
+#[derive(Debug)]
 pub(super) struct Overrides {
     limits: Vec<PreparedLimit>,
     /// The index in `limits` of the limit of each override.
@@ -31,6 +35,8 @@ pub(super) struct Overrides {
     rest: HashMap<usize, Rest>,
     /// True if the limits share one store.
     is_shared: bool,
+    /// The overrides of the configuration behind those that were set at run time.
+    next: Option<Arc<Self>>,
 }
 
 /// An override's conditions that the index does not check, and the salt of its clients' keys.
@@ -68,28 +74,44 @@ impl<'a> Applied<'a> {
 }
 
 impl Overrides {
-    /// Returns true if the rule has no overrides.
-    pub(super) fn is_empty(&self) -> bool {
-        self.limit_of.is_empty()
+    /// Returns these overrides with those of the configuration behind them; `None` if there are neither.
+    pub(super) fn before(mut self, next: Option<Arc<Self>>) -> Option<Arc<Self>> {
+        if self.limit_of.is_empty() {
+            return next;
+        }
+        self.next = next;
+        Some(Arc::new(self))
+    }
+
+    /// Returns these overrides and those behind them.
+    fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |overrides| overrides.next.as_deref())
     }
 
     /// Returns the different limits of the overrides.
-    pub(super) fn limits(&self) -> &[PreparedLimit] {
-        &self.limits
+    pub(super) fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
+        self.chain().flat_map(|overrides| &overrides.limits)
     }
 
     /// Returns one limit for each store of the overrides' clients.
-    pub(super) fn stores(&self) -> &[PreparedLimit] {
-        let first = self.limits.get(..1).filter(|_| self.is_shared);
-        first.unwrap_or(&self.limits)
+    pub(super) fn stores(&self) -> impl Iterator<Item = &PreparedLimit> {
+        self.chain().flat_map(
+            |Self {
+                 limits, is_shared, ..
+             }| {
+                let first = limits.get(..1).filter(|_| *is_shared);
+                first.unwrap_or(limits)
+            },
+        )
     }
 
     /// Returns the names of the attributes that the overrides use. A name may occur several times.
     pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
-        let conditions = self.rest.values().flat_map(|rest| &rest.conditions);
-        self.index
-            .attributes()
-            .chain(conditions.map(|condition| condition.attribute.as_str()))
+        self.chain().flat_map(|overrides| {
+            let conditions = overrides.rest.values().flat_map(|rest| &rest.conditions);
+            let named = conditions.map(|condition| condition.attribute.as_str());
+            overrides.index.attributes().chain(named)
+        })
     }
 
     /// Returns the first override that applies, given the values of attributes and a test of single
@@ -99,9 +121,15 @@ impl Overrides {
         value: impl Fn(&str) -> Option<&'v [u8]>,
         meets: impl Fn(&Condition) -> bool,
     ) -> Option<Applied<'_>> {
-        if self.is_empty() {
-            return None;
-        }
+        self.chain()
+            .find_map(|overrides| overrides.find_own(&value, &meets))
+    }
+
+    fn find_own<'v>(
+        &self,
+        value: impl Fn(&str) -> Option<&'v [u8]>,
+        meets: impl Fn(&Condition) -> bool,
+    ) -> Option<Applied<'_>> {
         let holds = |place: usize| match self.rest(place) {
             Some(rest) => rest.conditions.iter().all(&meets),
             None => true,
@@ -123,9 +151,18 @@ impl Overrides {
     }
 }
 
+/// The rule that overrides belong to, as far as they depend on it.
+#[derive(Clone, Copy)]
+pub(super) struct OverriddenRule<'a> {
+    pub(super) name: &'a str,
+    pub(super) key: &'a [KeyPart],
+    pub(super) consistency: Consistency,
+}
+
 /// The overrides of a rule, before their limits are prepared in the engine.
 pub(super) struct OverridesPlan<'a> {
-    rule: &'a RuleConfig,
+    key: &'a [KeyPart],
+    entries: Vec<&'a Override>,
     /// True if the overrides share one store. An engine over Redis has records of its own for each.
     is_shared: bool,
     /// The different limits, to prepare in the engine.
@@ -134,43 +171,89 @@ pub(super) struct OverridesPlan<'a> {
 }
 
 impl<'a> OverridesPlan<'a> {
+    /// Plans the overrides of the configuration.
     pub(super) fn new(
         rule: &'a RuleConfig,
         capacity: usize,
         is_shared: bool,
         names: &HashSet<&str>,
     ) -> Self {
-        let overrides = &rule.overrides;
-        let store: Arc<str> = rule.name.as_str().into();
+        let of = OverriddenRule {
+            name: &rule.name,
+            key: &rule.key,
+            consistency: rule.consistency,
+        };
+        let entries = rule.overrides.iter().collect();
+        Self::stored_as(
+            &rule.name,
+            of,
+            entries,
+            (capacity, is_shared, is_shared),
+            names,
+        )
+    }
+
+    /// Plans overrides that were set at run time. They have stores of their own, since a limit that is prepared
+    /// again under the same name would change that of an override of the configuration. State files are one for
+    /// each limit, not for each client.
+    pub(super) fn at_run_time(
+        rule: OverriddenRule<'a>,
+        entries: Vec<&'a Override>,
+        engine: &Engine,
+        names: &HashSet<&str>,
+    ) -> Self {
+        let store = format!("{}\nat run time", rule.name);
+        let is_shared = engine.shares_stores();
+        let by_limit = is_shared || engine.has_files();
+        let clients = if by_limit { MAX_AT_RUN_TIME } else { 1 };
+        let stored = (clients, is_shared, by_limit);
+        let mut plan = Self::stored_as(&store, rule, entries, stored, names);
+        for limit in &mut plan.limits {
+            limit.capacity = clients;
+        }
+        plan
+    }
+
+    /// Plans overrides for a number of clients, in the store of this name if it is shared, with one limit for all
+    /// overrides of the same limit if `by_limit` is true.
+    fn stored_as(
+        store: &str,
+        rule: OverriddenRule<'a>,
+        entries: Vec<&'a Override>,
+        (capacity, is_shared, by_limit): (usize, bool, bool),
+        names: &HashSet<&str>,
+    ) -> Self {
+        let shared: Arc<str> = store.into();
         let mut limits = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
-        let mut limit_of = Vec::with_capacity(overrides.len());
-        for entry in overrides {
-            let text = if is_shared {
+        let mut limit_of = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            let text = if by_limit {
                 format!("limit {}", entry.rule)
             } else {
                 canonical(entry)
             };
             let limit = *known.entry(text).or_insert_with_key(|text| {
-                let name = hidden_name(names, &format!("{}\n{text}", rule.name));
+                let name = hidden_name(names, &format!("{store}\n{text}"));
                 let clients = if is_shared {
                     capacity
                 } else {
-                    clients_of(&rule.key, entry)
+                    clients_of(rule.key, entry)
                 };
                 limits.push(PlannedLimit {
                     name: name.into(),
                     rule: Arc::new(entry.rule.clone()),
                     capacity: capacity.min(clients),
                     consistency: rule.consistency,
-                    store: is_shared.then(|| Arc::clone(&store)),
+                    store: is_shared.then(|| Arc::clone(&shared)),
                 });
                 limits.len() as u32 - 1
             });
             limit_of.push(limit);
         }
         Self {
-            rule,
+            key: rule.key,
+            entries,
             is_shared,
             limits,
             limit_of,
@@ -190,7 +273,7 @@ impl<'a> OverridesPlan<'a> {
         let limits = self.limits.iter().zip(ids).map(prepare).collect();
         let mut index = ConditionIndex::default();
         let mut rest = HashMap::new();
-        for (place, entry) in self.rule.overrides.iter().enumerate() {
+        for (place, entry) in self.entries.iter().enumerate() {
             let checked = index.add(place, &entry.conditions);
             let conditions = unchecked(&entry.conditions, checked);
             let salt = self.salt(entry);
@@ -205,13 +288,14 @@ impl<'a> OverridesPlan<'a> {
             index,
             rest,
             is_shared: self.is_shared,
+            next: None,
         }
     }
 
     fn salt(&self, entry: &Override) -> Option<Salt> {
         let is_of_key = |condition: &Condition| {
-            let names = |part: &KeyPart| matches!(part, KeyPart::Attribute(name) if *name == condition.attribute);
-            self.rule.key.iter().any(names)
+            let mut names = self.key.iter().flat_map(KeyPart::attributes);
+            names.any(|name| name == condition.attribute)
         };
         let is_salted = self.is_shared && !entry.conditions.iter().all(is_of_key);
         is_salted.then(|| SipHasher13::new().hash(canonical(entry).as_bytes()))
@@ -231,13 +315,12 @@ fn unchecked(conditions: &[Condition], checked: Option<usize>) -> Box<[Condition
 /// This is the exact number if the override's conditions list single values for every attribute of
 /// the rule's key, and otherwise `MAX_CAPACITY`.
 fn clients_of(key: &[KeyPart], entry: &Override) -> usize {
-    let of_part = |part: &KeyPart| match part {
-        KeyPart::Literal(_) => Some(1),
-        KeyPart::Attribute(name) => entry
-            .conditions
-            .iter()
-            .find(|one| one.attribute == *name)?
-            .count(),
+    let of_part = |part: &KeyPart| match part.alternatives() {
+        [Alternative::Literal(_)] => Some(1),
+        _ => {
+            let is_on = |one: &&Condition| part.attributes().any(|name| one.attribute == name);
+            entry.conditions.iter().find(is_on)?.count()
+        }
     };
     let mut counts = key.iter().map(of_part);
     let product = counts.try_fold(1_usize, |all, one| all.checked_mul(one?));

@@ -1,30 +1,37 @@
 //! One active rule, in a form that decisions can use without repeated work.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
+use earrrl_redis::Consistency;
+use earrrl_tower::Alternative;
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
-use super::overrides::{Applied, Overrides, OverridesPlan};
+use super::overrides::{Applied, OverriddenRule, Overrides, OverridesPlan};
 use crate::config::attribute::{Condition, KeyPart};
-use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
+use crate::config::rule::{
+    CostSource, OnError, OnMissing, Override, RuleConfig, Terms, action_name,
+};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
 
 /// The properties of a rule that its answers, its counters and the lists of its clients need. All limits in
 /// Envoy's format have one in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NamedRule {
     /// The name of the rule.
     pub name: String,
     /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
+    /// The name of the unit of the rule's costs, with which answers show fractions of what remains.
+    pub unit: Option<Arc<str>>,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
@@ -49,7 +56,7 @@ impl NamedRule {
 }
 
 /// One active rule.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ActiveRule {
     named: NamedRule,
     /// The limit of the rule for clients without an override.
@@ -64,7 +71,11 @@ pub struct ActiveRule {
     cost: CostSource,
     min_cost: Cost,
     exempt: Vec<Condition>,
-    overrides: Overrides,
+    /// The overrides in force: those that were set at run time, and behind them those of the configuration.
+    overrides: Option<Arc<Overrides>>,
+    configured_overrides: Option<Arc<Overrides>>,
+    /// The terms of overrides; `None` if requests contain the rule as text.
+    pub(super) terms: Option<(Arc<Terms>, Consistency)>,
 }
 
 impl Deref for ActiveRule {
@@ -138,12 +149,17 @@ impl ActiveRule {
         } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
+        let own_limit = PreparedLimit::new(ids.next()?, &own.rule, named_below(&own.rule));
+        let overrides = overrides.finish(ids, named_below).before(None);
         Some(Self {
-            own: PreparedLimit::new(ids.next()?, &own.rule, named_below(&own.rule)),
-            overrides: overrides.finish(ids, named_below),
+            own: own_limit,
+            configured_overrides: overrides.clone(),
+            overrides,
+            terms: Some((Arc::clone(&config.terms), config.consistency)),
             named: NamedRule {
                 name: config.name.clone(),
                 on_error: config.on_error,
+                unit: config.unit.clone(),
                 outcomes: outcomes.of_rule(&config.name),
                 directory,
             },
@@ -170,10 +186,12 @@ impl ActiveRule {
     /// Returns the names of the attributes that decide whether the rule applies, under which limit, and to
     /// which client. A name may occur several times.
     pub fn deciding_attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().filter_map(KeyPart::attribute);
+        let key = self.key.iter().flat_map(KeyPart::attributes);
         let conditions = self.conditions.iter().chain(&self.exempt);
         let conditions = conditions.map(|condition| condition.attribute.as_str());
-        key.chain(conditions).chain(self.overrides.attributes())
+        let overrides = self.configured_overrides.iter();
+        key.chain(conditions)
+            .chain(overrides.flat_map(|one| one.attributes()))
     }
 
     /// Creates a rule that a request contains as text.
@@ -193,19 +211,84 @@ impl ActiveRule {
             named: NamedRule {
                 name: text,
                 on_error: None,
+                unit: None,
                 outcomes: outcomes.of_rule("inline"),
                 directory: Directory::default(),
             },
             capacity,
             missing: OnMissing::Share,
             serves_descriptors: false,
-            key: vec![KeyPart::Attribute("client".to_owned())],
+            key: vec![KeyPart::client()],
             conditions: Vec::new(),
             cost: CostSource::Fixed(Cost::ONE),
             min_cost: Cost::ONE,
             exempt: Vec::new(),
-            overrides: Overrides::default(),
+            overrides: None,
+            configured_overrides: None,
+            terms: None,
         })
+    }
+
+    /// Returns the parts of the rule that its overrides depend on; `None` if it can have none.
+    pub(super) fn overridden(&self) -> Option<OverriddenRule<'_>> {
+        let (_, consistency) = self.terms.as_ref()?;
+        Some(OverriddenRule {
+            name: &self.name,
+            key: &self.key,
+            consistency: *consistency,
+        })
+    }
+
+    /// Returns the override for the client with these values of the key's attributes.
+    ///
+    /// # Errors
+    /// Returns a sentence about the mistake in the values or in the limit.
+    pub(super) fn override_of(&self, values: &[String], limit: &str) -> Result<Override, String> {
+        let Some((terms, consistency)) = &self.terms else {
+            return Err("rule: a rule as text has no overrides".to_owned());
+        };
+        let found = Override::of_client(terms, &self.key, values, limit)?;
+        if found.is_exempt_by(&self.exempt) {
+            return Err(
+                "key: these are exempt from the rule, so the override never applies".into(),
+            );
+        }
+        if found.rule.limit().is_concurrent() != self.own.rule.limit().is_concurrent() {
+            return Err(
+                "limit: expected concurrent for the rule and all its overrides, or for none".into(),
+            );
+        }
+        if *consistency == Consistency::Near {
+            let near = earrrl_redis::check_near(&found.rule);
+            near.map_err(|error| format!("limit: {error}"))?;
+        }
+        Ok(found)
+    }
+
+    /// Returns the key of the client with these values of the key's attributes.
+    pub(super) fn key_of(&self, values: &[String]) -> Key {
+        let mut values = values.iter().map(String::as_bytes);
+        let parts = self.key.iter().map(|part| match part.attributes().next() {
+            Some(_) => Cow::Borrowed(values.next().unwrap_or_default()),
+            None => {
+                let literal = part.value(|one| match one {
+                    Alternative::Literal(text) => Some(Cow::Borrowed(text.as_bytes())),
+                    _ => None,
+                });
+                literal.0
+            }
+        });
+        join(parts.collect::<Vec<_>>().into_iter())
+    }
+
+    /// Returns the rule with the overrides of this plan, which were set at run time. `ids` holds the engine's ids
+    /// for the plan's limits.
+    pub(super) fn with_overrides(&self, plan: &OverridesPlan<'_>, ids: Vec<RuleId>) -> Self {
+        let named_below = |rule: &Rule| self.directory.remaining_below(rule.limit());
+        let overrides = plan.finish(&mut ids.into_iter(), named_below);
+        let mut changed = self.clone();
+        changed.overrides = overrides.before(self.configured_overrides.clone());
+        changed
     }
 
     /// Returns true if the rule applies to Envoy's descriptors.
@@ -222,12 +305,13 @@ impl ActiveRule {
     pub(super) fn stores(&self) -> impl Iterator<Item = RuleId> {
         [&self.own]
             .into_iter()
-            .chain(self.overrides.stores())
+            .chain(self.overrides.iter().flat_map(|one| one.stores()))
             .map(|limit| limit.id)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
-        [&self.own].into_iter().chain(self.overrides.limits())
+        let overrides = self.overrides.iter().flat_map(|one| one.limits());
+        [&self.own].into_iter().chain(overrides)
     }
 
     /// Returns true if the engine knows a limit of this rule by the id.
@@ -264,21 +348,33 @@ impl ActiveRule {
 
     /// Returns the request's key under this rule. The key may be longer than the engine can store.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
-        join(self.key.iter().map(|part| match part {
-            KeyPart::Attribute(name) if name == "path" => request.path_key(&self.conditions),
-            part => request.part(part),
-        }))
+        let part = |part| request.part(part, &self.conditions).0;
+        join(self.key.iter().map(part))
     }
 
-    /// Returns the name of an attribute of the rule's key that the request lacks or whose value is
-    /// empty. `key` is the request's key under the rule.
-    pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&str> {
+    /// Returns the first part of the rule's key of which the request has no attribute, or none that is not empty. `key`
+    /// is the request's key under the rule.
+    pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&KeyPart> {
         // A key of one part is that part's value, and a key of several parts is never empty.
         if self.key.len() == 1 && !key.is_empty() {
             return None;
         }
-        let empty = self.key.iter().filter(|part| request.part(part).is_empty());
-        empty.filter_map(KeyPart::attribute).next()
+        self.key.iter().find(|part| self.lacks_part(request, part))
+    }
+
+    /// Returns true if the request has no attribute of a part of the rule's key.
+    pub fn lacks_part(&self, request: &Attributes<'_>, part: &KeyPart) -> bool {
+        request.part(part, &self.conditions).1.is_none()
+    }
+
+    /// Returns true if the key has an attribute only as an alternative to the one that tells the request's client apart.
+    /// The limits of clients that this attribute tells apart are not for the request then.
+    fn passes_over(&self, name: &str, request: &Attributes<'_>) -> bool {
+        let names = |part: &&KeyPart| part.attributes().any(|own| own == name);
+        let mut parts = self.key.iter().filter(names).peekable();
+        let made_of = |part| request.part(part, &self.conditions).1?.attribute();
+        parts.peek().is_some()
+            && parts.all(|part| part.alternatives().len() > 1 && made_of(part) != Some(name))
     }
 
     /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. A value of the
@@ -307,7 +403,7 @@ impl ActiveRule {
                     .values(name)
                     .map(|value| parse_cost(value).unwrap_or(max))
                     .max();
-                named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
+                named.unwrap_or_default().max(self.min_cost).min(max)
             }
         }
     }
@@ -346,8 +442,11 @@ impl ActiveRule {
         {
             return None;
         }
-        let meets = |condition: &Condition| request.surely_meet(condition);
-        let special = self.overrides.find(|name| Some(request.value(name)), meets);
+        let has = |name: &str| !self.passes_over(name, request);
+        let meets = |one: &Condition| has(&one.attribute) && request.surely_meet(one);
+        let value = |name: &str| has(name).then(|| request.value(name));
+        let overrides = self.overrides.as_deref();
+        let special = overrides.and_then(|all| all.find(value, meets));
         Some(special.unwrap_or(Applied::own(&self.own)))
     }
 
@@ -355,7 +454,7 @@ impl ActiveRule {
     /// it.
     #[inline]
     pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        if self.exempt.is_empty() && self.overrides.is_empty() {
+        if self.exempt.is_empty() && self.overrides.is_none() {
             return Some(&self.own);
         }
         self.special_limit(key)
@@ -366,15 +465,19 @@ impl ActiveRule {
             return Some(&self.own);
         };
         let value = |attribute: &str| {
-            let named = |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == attribute);
-            self.key.iter().position(named).map(|place| values[place])
+            let mut parts = self.key.iter().zip(&values);
+            parts.find_map(|(part, value)| {
+                let (one, value) = part.split(value)?;
+                (one.attribute() == Some(attribute)).then_some(value)
+            })
         };
         let meets = |one: &Condition| value(&one.attribute).is_some_and(|value| one.holds(value));
         if self.exempt.iter().any(meets) {
             return None;
         }
         // An override that depends on the key alone has no salt, and the others do not apply.
-        let special = self.overrides.find(value, meets);
+        let overrides = self.overrides.as_deref();
+        let special = overrides.and_then(|all| all.find(value, meets));
         Some(special.map_or(&self.own, |applied| applied.limit))
     }
 }

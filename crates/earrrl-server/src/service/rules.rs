@@ -146,6 +146,25 @@ impl<'a> RulesPlan<'a> {
 }
 
 impl ActiveRules {
+    /// Returns these rules with a changed one in place of the one at `index`.
+    pub(super) fn with(&self, index: usize, changed: ActiveRule) -> Self {
+        let mut rules = self.rules.clone();
+        if let Some(rule) = rules.get_mut(index) {
+            *rule = changed;
+        }
+        Self {
+            rules,
+            by_name: self.by_name.clone(),
+            by_id: OnceLock::new(),
+            serve_descriptors: self.serve_descriptors,
+            reading: self.reading.clone(),
+            deny_status: self.deny_status,
+            headers: self.headers.clone(),
+            single_headers: self.single_headers.clone(),
+            unread: Mutex::new(lock(&self.unread).clone()),
+        }
+    }
+
     /// Returns the rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> + Clone {
         self.rules.iter()
@@ -166,14 +185,15 @@ impl ActiveRules {
         self.rules.is_empty()
     }
 
-    /// Returns the ids of the limits of all rules, each with the verdict of its rule's `on_error` setting: true if
-    /// it allows requests that the engine cannot judge.
-    pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<bool>)> {
+    /// Tells an engine over Redis the verdicts of the rules' `on_error` settings on requests that it cannot judge.
+    pub(super) fn set_verdicts_on_error(&self, engine: &Engine) {
+        let Some(redis) = engine.redis() else { return };
         let of_rule = |rule: &ActiveRule| {
             let allows = rule.on_error.map(|verdict| verdict == OnError::Allow);
             rule.ids().map(move |id| (id, allows)).collect::<Vec<_>>()
         };
-        self.rules.iter().flat_map(of_rule).collect()
+        let verdicts: Vec<_> = self.rules.iter().flat_map(of_rule).collect();
+        redis.set_verdicts_without_redis(&verdicts);
     }
 
     /// Logs each name in `names` of an attribute that no rule uses, once. Such a name is often a

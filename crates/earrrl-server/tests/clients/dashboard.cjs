@@ -94,7 +94,7 @@ async function theLineMoves(page) {
   await page.mouse.up();
   const dragged = await rate();
   assert.notStrictEqual(dragged, inForce);
-  await tabTo(page, 'Limit to consider, in requests a second');
+  await tabTo(page, 'Another limit, in requests a second');
   await page.keyboard.press('ArrowLeft');
   const moved = await rate();
   assert(Math.abs(moved / dragged - 2 ** (-1 / 16)) < 1e-9, `${dragged} ${moved}`);
@@ -110,7 +110,8 @@ async function theServerAgrees(page, rate) {
     const headers = { Authorization: 'Bearer ' + adminToken };
     const answer = await fetch(`${admin}/v1/rates?rule=api&above=${rate * 1.0001}`, { headers });
     const { clients, above } = await answer.json();
-    const expected = `would limit ${above.clients} of ${clients} clients and ${Math.round(100 * above.share)} % of requests`;
+    const line = await page.getAttribute('#line', 'aria-valuetext');
+    const expected = `A limit of ${line.split(' ')[0]}/s would limit ${above.clients} of ${clients} clients and ${Math.round(100 * above.share)} % of requests`;
     if (would === expected) return;
     assert(tries < 50, `${would}, but the server: ${expected}`);
     await page.waitForTimeout(200);

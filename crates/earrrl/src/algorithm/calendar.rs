@@ -113,6 +113,8 @@ impl Calendar {
 
     /// Returns the number of the period that contains `now`. Where clocks are set back over midnight, a
     /// period that has begun does not end again.
+    #[cold]
+    #[inline(never)]
     pub(super) fn number(&self, now: Nanos) -> u64 {
         let seconds = (now.get() / 1_000_000_000) as i64;
         let local = seconds + self.zone.offset_at(seconds);
@@ -122,6 +124,8 @@ impl Calendar {
     }
 
     /// Returns the nanosecond since the epoch at which a period begins.
+    #[cold]
+    #[inline(never)]
     pub(super) fn begins(&self, number: u64) -> i128 {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         // Numbers of damaged files name years that no clock reaches.

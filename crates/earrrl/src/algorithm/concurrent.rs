@@ -13,8 +13,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::windowed::UNIT;
-use super::{Algorithm, Policy, Replenishment, Tally};
+use super::windowed::{UNIT, Windowed, tallied, windowed_terms};
+use super::{Algorithm, Policy, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -22,7 +22,6 @@ use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 use crate::held::Held;
-use crate::parameter;
 
 /// The most places of a client. A change of a list of this many takes tens of microseconds.
 const MOST_PLACES: u64 = 100_000;
@@ -52,8 +51,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concurrent {
-    places: u64,
-    timeout: u64,
+    /// The places and the timeout, as a quota and its window.
+    terms: Windowed,
 }
 
 impl Concurrent {
@@ -79,26 +78,28 @@ impl Concurrent {
             let problem = format!("{timeout:?} is not from 1ms to 24h");
             return Err(RuleError::out_of_range(problem).of("timeout"));
         }
-        Ok(Self {
-            places,
-            timeout: timeout.as_nanos() as u64,
-        })
+        let terms = Windowed::new(Cost::from_units(places), timeout)?;
+        Ok(Self { terms })
     }
 
     /// Returns the number of places.
     pub fn places(&self) -> u64 {
-        self.places
+        self.terms.remaining(0)
     }
 
     /// Returns the time after which a place is free again if it is neither given back nor renewed.
     pub fn timeout(&self) -> Duration {
-        Duration::from_nanos(self.timeout)
+        Duration::from_nanos(self.timeout_nanos())
     }
 
     /// Returns the timeout in nanoseconds.
     #[doc(hidden)]
     pub fn timeout_nanos(&self) -> u64 {
-        self.timeout
+        self.terms.window
+    }
+
+    fn until_left(&self, slot: u64, now: Nanos) -> i128 {
+        self.terms.until_left(slot, now)
     }
 
     /// Returns the state in which the places of a live reservation were taken at `now`; `None` if
@@ -109,7 +110,7 @@ impl Concurrent {
         now: Nanos,
         held: &Held,
     ) -> (Option<Tally>, bool) {
-        let taken = taken(held.cost);
+        let taken = taken(held.cost).billionths();
         let Some(mut tally) = self.advance(state, now) else {
             return (None, taken == 0);
         };
@@ -120,28 +121,11 @@ impl Concurrent {
         }
         (Some(tally), there)
     }
-
-    fn most(&self) -> u128 {
-        u128::from(self.places) * UNIT
-    }
-
-    /// Returns the first nanosecond of the entries that still count at `now`.
-    fn start(&self, now: Nanos) -> u64 {
-        now.get().saturating_add(1).saturating_sub(self.timeout)
-    }
-
-    fn until_freed(&self, slot: u64, now: Nanos) -> i128 {
-        i128::from(slot) + i128::from(self.timeout) - i128::from(now.get())
-    }
 }
 
-/// Returns the places that a cost takes, in billionths.
-fn taken(cost: Cost) -> u128 {
-    cost.billionths().div_ceil(UNIT) * UNIT
-}
-
-fn sum(tally: Option<&Tally>) -> u128 {
-    tally.map_or(0, Tally::sum)
+/// Returns the places that a cost takes.
+fn taken(cost: Cost) -> Cost {
+    Cost::from_billionths(cost.billionths().div_ceil(UNIT) * UNIT)
 }
 
 impl Algorithm for Concurrent {
@@ -172,33 +156,18 @@ impl Algorithm for Concurrent {
     }
 
     fn write(&self) -> String {
-        let timeout = duration::Text(self.timeout);
-        format!("{} {} timeout={timeout}", Self::NAMES[0], self.places)
+        let timeout = duration::Text(self.timeout_nanos());
+        format!("{} {} timeout={timeout}", Self::NAMES[0], self.places())
     }
 
-    fn policy(&self) -> Policy {
-        Policy::Leaky
-    }
-
-    /// Returns the places in the timeout, as units a second.
-    fn limit(&self) -> f64 {
-        parameter::per_second(self.most(), self.timeout)
-    }
-
-    fn allowance(&self) -> (f64, f64) {
-        (self.places as f64, self.timeout as f64 / 1e9)
-    }
-
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
+    tallied!(cost => taken(cost));
 
     fn last_charge(&self, state: &Tally) -> Option<Nanos> {
         state.newest().map(Nanos::new)
     }
 
     fn most_heap_bytes(&self) -> usize {
-        Tally::bytes_of(usize::try_from(self.places).unwrap_or(usize::MAX))
+        Tally::bytes_of(usize::try_from(self.places()).unwrap_or(usize::MAX))
     }
 
     /// Returns nothing: a place is a time and a number under every limit.
@@ -207,21 +176,17 @@ impl Algorithm for Concurrent {
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
-        state?.since(self.start(now))
-    }
-
-    fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
-        sum(before).saturating_add(taken(cost)) <= self.most()
+        state?.since(self.terms.start(now))
     }
 
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
         let mut tally = before.unwrap_or_default();
-        tally.insert(now.get(), taken(cost), 1);
+        tally.insert(now.get(), taken(cost).billionths(), 1);
         tally
     }
 
     fn refund(&self, mut tally: Tally, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Tally> {
-        tally.subtract(charged_at.get(), taken(cost));
+        tally.subtract(charged_at.get(), taken(cost).billionths());
         self.advance(Some(tally), now)
     }
 
@@ -232,7 +197,7 @@ impl Algorithm for Concurrent {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<Tally> {
-        if charged_at.get() < self.start(now) {
+        if charged_at.get() < self.terms.start(now) {
             return before;
         }
         Some(self.charge(before, charged_at, cost))
@@ -247,27 +212,5 @@ impl Algorithm for Concurrent {
         _actual: Cost,
     ) -> Option<Tally> {
         self.refund(before?, now, held.at, held.cost)
-    }
-
-    fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
-        Some(parameter::per_second(sum(after), self.timeout))
-    }
-
-    fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
-        parameter::whole_units(self.most().saturating_sub(sum(after)))
-    }
-
-    /// Returns the wait until enough places time out. Their holders usually give them back sooner.
-    fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.most().checked_sub(taken(cost)) else {
-            return Wait::Never;
-        };
-        let slot = after.and_then(|tally| tally.slot_to_leave(room));
-        Wait::from_nanos(slot.map_or(0, |slot| self.until_freed(slot, now)))
-    }
-
-    fn reset_after(&self, after: Option<&Tally>, now: Nanos) -> Duration {
-        let newest = after.and_then(Tally::newest);
-        duration_from_nanos(newest.map_or(0, |slot| self.until_freed(slot, now)))
     }
 }

@@ -84,9 +84,11 @@ pub trait Algorithm: Sized {
     /// engines with each other on these rules.
     const EXAMPLES: &'static [&'static str];
 
-    /// True if a request can be held back until it is allowed. That needs a wait that is known
-    /// before the request is stored, and that later requests wait for in turn.
-    const CAN_DELAY: bool = false;
+    /// Returns true if a request can be held back until it is allowed. That needs a wait that is
+    /// known before the request is stored, and that later requests wait for in turn.
+    fn can_delay(&self) -> bool {
+        false
+    }
 
     /// Parses what follows the algorithm's name in a rule's text.
     #[doc(hidden)]
@@ -106,11 +108,15 @@ pub trait Algorithm: Sized {
     fn allowance(&self) -> (f64, f64);
 
     /// Returns how used quota comes back. The window in a `RateLimit` header follows from it.
-    fn replenishment(&self) -> Replenishment;
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
 
     /// Returns the time of the client's last stored request if a refund must name this time to find
     /// the request; `None` if a refund finds it under the present time too.
-    fn last_charge(&self, state: &Self::State) -> Option<Nanos>;
+    fn last_charge(&self, _state: &Self::State) -> Option<Nanos> {
+        None
+    }
 
     /// Returns the most heap bytes that a busy client's state occupies.
     fn most_heap_bytes(&self) -> usize {
@@ -130,7 +136,10 @@ pub trait Algorithm: Sized {
 
     /// Drops the parts of the state that no longer count at `now`. The other functions expect a
     /// state that was advanced to `now`.
-    fn advance(&self, state: Option<Self::State>, now: Nanos) -> Option<Self::State>;
+    #[inline]
+    fn advance(&self, state: Option<Self::State>, _now: Nanos) -> Option<Self::State> {
+        state
+    }
 
     /// Returns true if the request is allowed.
     fn allows(&self, before: Option<&Self::State>, now: Nanos, cost: Cost) -> bool;
@@ -207,9 +216,10 @@ pub trait Algorithm: Sized {
     /// nothing else.
     fn retry_after(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait;
 
-    /// Returns the wait that a denied request is told, given the state after [`deny`](Self::deny).
-    fn told(&self, after: Option<&Self::State>, now: Nanos, cost: Cost) -> Wait {
-        self.retry_after(after, now, cost)
+    /// Returns the wait that a denied request is told, given the state after [`deny`](Self::deny) and the
+    /// `shortest` wait, which [`retry_after`](Self::retry_after) returns for it.
+    fn told(&self, _after: Option<&Self::State>, _now: Nanos, _cost: Cost, shortest: Wait) -> Wait {
+        shortest
     }
 
     /// Returns the waits that denied requests are told.
@@ -259,20 +269,17 @@ pub trait Algorithm: Sized {
     }
 }
 
-/// Judges a request, then stores it if `mode` and the policy require that. Calls `seen` with the
-/// state before the request was stored.
-#[inline]
+/// Judges a request on a state that was advanced to `now`, then stores it if `mode` and the policy
+/// require that.
+#[inline(always)]
 pub(crate) fn judge<A: Algorithm>(
     algorithm: &A,
-    state: Option<A::State>,
+    before: Option<A::State>,
     now: Nanos,
     cost: Cost,
     mode: Mode,
-    seen: impl FnOnce(Option<&A::State>),
 ) -> Judged<A::State> {
-    let before = algorithm.advance(state, now);
     let allowed = algorithm.allows(before.as_ref(), now, cost);
-    seen(before.as_ref());
     let stores = match mode {
         Mode::Check => allowed || algorithm.policy() == Policy::Strict,
         Mode::Charge => true,
@@ -319,7 +326,7 @@ pub(crate) fn figures<A: Algorithm>(
         remaining: algorithm.remaining(after, now),
         earliest,
         retry_after: if is_told {
-            algorithm.told(after, now, cost)
+            algorithm.told(after, now, cost, earliest)
         } else {
             earliest
         },

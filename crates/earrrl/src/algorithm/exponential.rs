@@ -12,10 +12,11 @@
 
 use alloc::format;
 use alloc::string::String;
+use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::places::{Places, waits_text};
-use super::{Algorithm, ClientState, Policy, Replenishment, Waits};
+use super::places::{Came, Places, waits_text};
+use super::{Algorithm, ClientState, Policy, Waits};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -52,9 +53,12 @@ pub struct Exponential {
     period: u64,
     policy: Policy,
     waits: Waits,
+    /// The queue of denied requests.
     places: Places,
     /// The greatest average that is allowed: `limit · (1 + TOLERANCE)`.
     most: f64,
+    /// `ln(1 - SHORTEST · most)`, from which the remaining quota follows.
+    exhausted: f64,
 }
 
 /// The time of a client's last stored request, and its average rate then.
@@ -65,7 +69,7 @@ pub struct Measured {
     /// The average rate at that time, in cost units per period.
     pub rate: f64,
     /// The number of the last place in the queue that a denied request got under [`Waits::Queue`].
-    pub place: Option<u64>,
+    pub place: Option<NonZeroU64>,
 }
 
 impl ClientState for Measured {}
@@ -92,13 +96,15 @@ impl Exponential {
         }
         let period = parameter::span("period", period)?;
         let per_second = limit.as_f64() / (period as f64 / 1e9);
+        let most = limit.as_f64() * (1.0 + TOLERANCE);
         Ok(Self {
             limit,
             period,
             policy: Policy::Leaky,
             waits: Waits::Queue,
-            places: Places::new(per_second),
-            most: limit.as_f64() * (1.0 + TOLERANCE),
+            places: Places::new(per_second, most, period as f64),
+            most,
+            exhausted: ln_1p(-SHORTEST * most),
         })
     }
 
@@ -173,12 +179,45 @@ impl Exponential {
         })
     }
 
+    /// Returns the state with a cost stored in it at `now`.
+    fn charged(&self, before: Option<Measured>, now: Nanos, cost: f64) -> Measured {
+        Measured {
+            at: before.map_or(now, |state| state.at.max(now)),
+            rate: self.measure(before.as_ref(), now, cost),
+            place: before.and_then(|state| state.place),
+        }
+    }
+
     /// Returns an instant close to the first one at which a request of `cost` is allowed, as Redis computes it too. The
     /// places begin there.
     fn about_earliest(&self, state: &Measured, cost: Cost) -> Nanos {
         let periods = ln(state.rate / self.most) + cost.as_f64() / self.most;
         let nanos = (periods * self.period as f64).max(0.0) as u64;
         Nanos::new(state.at.get().saturating_add(nanos))
+    }
+
+    /// Returns the state as another clock tells it, which is ahead by so many nanoseconds.
+    #[doc(hidden)]
+    pub fn moved(&self, state: Measured, nanos: i128) -> Measured {
+        let at = (i128::from(state.at.get()) + nanos).max(0);
+        Measured {
+            at: Nanos::new(u64::try_from(at).unwrap_or(u64::MAX)),
+            place: state
+                .place
+                .and_then(|last| NonZeroU64::new(self.places.moved(last.get(), nanos))),
+            ..state
+        }
+    }
+
+    /// Returns the nanoseconds between two places in the queue.
+    #[doc(hidden)]
+    pub fn spacing_nanos(&self) -> u64 {
+        self.places.spacing
+    }
+
+    fn came(&self, before: &Measured, after: &Measured, now: Nanos, cost: Cost) -> Came {
+        let [before, after] = [before, after].map(|state| self.about_earliest(state, cost));
+        Came { now, before, after }
     }
 
     /// Returns the nanoseconds from `now` to the instant that is `x` periods after `state`.
@@ -211,24 +250,28 @@ fn average(x: f64, cost: f64, rate: f64) -> f64 {
 fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
     let mut x = ln(rate / most).max(0.0);
     for _ in 0..100 {
-        let step = (most - average(x, cost, rate)) / slope(x.max(SHORTEST), cost, rate);
+        let at = x.max(SHORTEST);
+        // One exponential for the average and its derivative.
+        let (gone, kept) = if at < 0.5 {
+            let gone = -exp_m1(-at);
+            (gone, 1.0 - gone)
+        } else {
+            let kept = exp(-at);
+            (1.0 - kept, kept)
+        };
+        let average = gone * cost / at + kept * rate;
+        let spread = if at < 1e-4 {
+            -0.5 + at / 3.0
+        } else {
+            (kept * (at + 1.0) - 1.0) / (at * at)
+        };
+        let step = (most - average) / (cost * spread - rate * kept);
         if step.is_nan() || step <= x * f64::EPSILON {
             break;
         }
         x += step;
     }
     x
-}
-
-/// Returns the derivative of [`average`] in x.
-fn slope(x: f64, cost: f64, rate: f64) -> f64 {
-    let e = exp(-x);
-    let spread = if x < 1e-4 {
-        -0.5 + x / 3.0
-    } else {
-        (e * (x + 1.0) - 1.0) / (x * x)
-    };
-    cost * spread - rate * e
 }
 
 impl Algorithm for Exponential {
@@ -269,14 +312,6 @@ impl Algorithm for Exponential {
         (self.limit.as_f64(), self.period_secs())
     }
 
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
-
-    fn last_charge(&self, _state: &Measured) -> Option<Nanos> {
-        None
-    }
-
     fn limit(&self) -> f64 {
         self.limit.as_f64() / self.period_secs()
     }
@@ -285,30 +320,37 @@ impl Algorithm for Exponential {
         [self.period, 1]
     }
 
-    fn advance(&self, state: Option<Measured>, _now: Nanos) -> Option<Measured> {
-        state
-    }
-
     fn allows(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> bool {
         self.measure(before, now, cost.as_f64()) <= self.most
     }
 
     fn charge(&self, before: Option<Measured>, now: Nanos, cost: Cost) -> Measured {
-        let rate = self.measure(before.as_ref(), now, cost.as_f64());
+        let after = self.charged(before, now, cost.as_f64());
+        let Some((before, last)) = before.zip(after.place) else {
+            return after;
+        };
+        let came = self.came(&before, &after, now, cost);
         Measured {
-            at: before.map_or(now, |state| state.at.max(now)),
-            rate,
-            place: before.and_then(|state| state.place),
+            place: self.places.kept(last.get(), came).and_then(NonZeroU64::new),
+            ..after
         }
     }
 
     fn deny(&self, before: Option<Measured>, now: Nanos, cost: Cost) -> Measured {
-        let after = self.charge(before, now, cost);
-        let place = (self.waits() == Waits::Queue).then(|| {
-            self.places
-                .next(after.place, self.about_earliest(&after, cost), cost)
-        });
-        Measured { place, ..after }
+        let after = self.charged(before, now, cost.as_f64());
+        if self.waits() == Waits::First {
+            return Measured {
+                place: None,
+                ..after
+            };
+        }
+        let came = self.came(&before.unwrap_or(after), &after, now, cost);
+        // Without a place, the request takes the first one.
+        let last = after.place.map_or(0, NonZeroU64::get);
+        Measured {
+            place: NonZeroU64::new(self.places.next(last, came, cost)),
+            ..after
+        }
     }
 
     /// Returns an approximation, since the state does not tell how much of the average the request
@@ -333,12 +375,7 @@ impl Algorithm for Exponential {
         if decayed == 0.0 {
             return before;
         }
-        let rate = self.measure(before.as_ref(), now, decayed);
-        Some(Measured {
-            at: before.map_or(now, |state| state.at.max(now)),
-            rate,
-            place: before.and_then(|state| state.place),
-        })
+        Some(self.charged(before, now, decayed))
     }
 
     fn estimate(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> Option<f64> {
@@ -352,7 +389,7 @@ impl Algorithm for Exponential {
         if first > self.most {
             return 0;
         }
-        let more = (ln_1p(-SHORTEST * first) - ln_1p(-SHORTEST * self.most)) / SHORTEST;
+        let more = (ln_1p(-SHORTEST * first) - self.exhausted) / SHORTEST;
         1 + more as u64
     }
 
@@ -368,9 +405,8 @@ impl Algorithm for Exponential {
         Wait::from_nanos(self.settle(state, now, cost, wait.max(1)))
     }
 
-    fn told(&self, after: Option<&Measured>, now: Nanos, cost: Cost) -> Wait {
-        let shortest = self.retry_after(after, now, cost);
-        match after.and_then(|after| Some((after.place?, after))) {
+    fn told(&self, after: Option<&Measured>, now: Nanos, cost: Cost, shortest: Wait) -> Wait {
+        match after.and_then(|after| Some((after.place?.get(), after))) {
             Some((last, after)) => {
                 let earliest = self.about_earliest(after, cost);
                 self.places.told(last, earliest, now, shortest)

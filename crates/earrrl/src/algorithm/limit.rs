@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::contract::{Algorithm, Judged, figures, judge};
 use super::list::Stored;
-use super::{Concurrent, Limit, State, each};
+use super::{Limit, State, each};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
@@ -65,11 +65,15 @@ impl Limit {
     /// ```
     #[inline]
     pub fn admit(&self, state: &mut Option<State>, now: Nanos, cost: Cost, mode: Mode) -> bool {
-        each!(self, limit => admit(limit, state, now, cost, mode))
+        each!(self, limit => {
+            let before = limit.advance(limit.open(state.take()), now);
+            let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode);
+            *state = limit.wrap(after);
+            allowed
+        })
     }
 
     /// Returns the state advanced to `now`, and true if the request is allowed. Stores nothing.
-    #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn allows(
         &self,
@@ -77,7 +81,11 @@ impl Limit {
         now: Nanos,
         cost: Cost,
     ) -> (Option<State>, bool) {
-        each!(self, limit => allows(limit, state, now, cost))
+        each!(self, limit => {
+            let before = limit.advance(limit.open(state), now);
+            let allowed = limit.allows(before.as_ref(), now, cost);
+            (limit.wrap(before), allowed)
+        })
     }
 
     /// Returns true if the client may send one more request of cost 1, and the client's rate, or the
@@ -85,21 +93,40 @@ impl Limit {
     /// longer count.
     #[cfg(feature = "std")]
     pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
-        each!(self, limit => standing(limit, state, now))
+        each!(self, limit => {
+            let before = limit.advance(limit.open(state.take()), now);
+            let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
+            let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
+            let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+            let spent = || limit.allowance().0 - limit.remaining(before.as_ref(), now) as f64;
+            let rate = rate.unwrap_or_else(spent);
+            *state = limit.wrap(before);
+            (allowed, rate)
+        })
     }
 
     /// Returns the client's usage relative to the limit: 1 at the limit, more above it. Drops the
     /// parts of the state that no longer count.
     #[cfg(feature = "std")]
     pub(crate) fn usage(&self, state: &mut Option<State>, now: Nanos) -> f64 {
-        each!(self, limit => usage(limit, state, now))
+        each!(self, limit => {
+            let before = limit.advance(limit.open(state.take()), now);
+            let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
+            let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+            let reset_after = limit.reset_after(before.as_ref(), now);
+            *state = limit.wrap(before);
+            self.usage_of(rate, reset_after)
+        })
     }
 
     /// Returns the usage that figures report: the rate relative to the limit, or the share of a
     /// bucket that is used if no rate is measured.
     #[cfg(feature = "std")]
     pub(crate) fn usage_of(&self, rate: Option<f64>, reset_after: Duration) -> f64 {
-        usage_of(rate, self.per_second(), reset_after, self.allowance())
+        match rate {
+            Some(rate) => rate / self.per_second(),
+            None => reset_after.as_secs_f64() / self.allowance().1,
+        }
     }
 
     /// Removes a request that was stored at `charged_at` from the state; the result is never below
@@ -124,7 +151,7 @@ impl Limit {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<State> {
-        each!(self, limit => refund(limit, state?, now, charged_at, cost))
+        each!(self, limit => limit.wrap(limit.refund(limit.open(state)?, now, charged_at, cost)))
     }
 
     /// Corrects a client's state for a reservation: the estimate that was charged becomes the
@@ -160,7 +187,7 @@ impl Limit {
         held: &Held,
         actual: Cost,
     ) -> Option<State> {
-        each!(self, limit => commit(limit, state, now, held, actual))
+        each!(self, limit => limit.wrap(limit.commit(limit.open(state), now, held, actual)))
     }
 
     /// Returns a client's state under the limit `old` as a state under this limit; `None` if states of the
@@ -217,8 +244,8 @@ impl Limit {
         let Self::Concurrent(limit) = self else {
             return (state, true);
         };
-        let (tally, is_renewed) = limit.renew(state.and_then(Concurrent::open), now, held);
-        (tally.map(Concurrent::wrap), is_renewed)
+        let (tally, is_renewed) = limit.renew(limit.open(state), now, held);
+        (limit.wrap(tally), is_renewed)
     }
 
     /// Returns the time in which a bucket refills a cost, rounded up; zero for other algorithms.
@@ -304,10 +331,10 @@ impl Limit {
     /// the request; `None` if a refund finds it under the present time too.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
         let state = state?;
-        each!(self, limit => last_charge(limit, state))
+        each!(self, limit => limit.last_charge(limit.open_ref(state)?))
     }
 
-    /// Returns true if a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
+    /// Returns true if a request can be held back until it is allowed; see [`Algorithm::can_delay`].
     ///
     /// ```
     /// # use earrrl::Rule;
@@ -316,12 +343,12 @@ impl Limit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn can_delay(&self) -> bool {
-        each!(self, limit => can_delay(limit))
+        each!(self, limit => limit.can_delay())
     }
 
     /// Returns true if the bounded table holds the clients of this limit: under recent-average,
     /// token-bucket and gcra, under fixed-window up to 8,388,608 (2^23) units per second of the
-    /// window (10^12 in a calendar's period), and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
+    /// window (10^12 in a calendar's period, 2^39 with `start=first`), and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
     /// Counts with more digits, their decimals included, are rounded up.
     ///
     /// ```
@@ -357,13 +384,13 @@ impl Limit {
     /// Returns the state that a word encodes; see [`Algorithm::state_of`].
     #[cfg(feature = "std")]
     pub(crate) fn state_of(&self, word: super::Word) -> Option<State> {
-        each!(self, limit => state_of(limit, word))
+        each!(self, limit => limit.wrap(limit.state_of(word)))
     }
 
     /// Returns the state as a word; see [`Algorithm::word`].
     #[cfg(feature = "std")]
     pub(crate) fn word(&self, state: &State) -> Option<super::Word> {
-        each!(self, limit => opened(limit, state).map(|state| limit.word(state)))
+        each!(self, limit => limit.open_ref(state).map(|state| limit.word(state)))
     }
 
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at
@@ -393,120 +420,16 @@ fn step<A: Stored<State>>(
     cost: Cost,
     mode: Mode,
 ) -> (Option<State>, bool, Figures) {
-    let mut estimate = None;
-    let before = state.and_then(A::open);
+    let before = limit.advance(limit.open(state), now);
+    let estimate = limit.estimate(before.as_ref(), now, cost);
     let Judged {
         after,
         allowed,
         stores,
-    } = judge(limit, before, now, cost, mode, |before| {
-        estimate = limit.estimate(before, now, cost);
-    });
+    } = judge(limit, before, now, cost, mode);
     let is_told = stores && !allowed && mode == Mode::Check;
     let figures = figures(limit, estimate, after.as_ref(), is_told, now, cost);
-    (after.map(A::wrap), allowed, figures)
-}
-
-fn admit<A: Stored<State>>(
-    limit: &A,
-    state: &mut Option<State>,
-    now: Nanos,
-    cost: Cost,
-    mode: Mode,
-) -> bool {
-    let before = state.take().and_then(A::open);
-    let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
-    *state = after.map(A::wrap);
-    allowed
-}
-
-#[cfg(feature = "std")]
-fn allows<A: Stored<State>>(
-    limit: &A,
-    state: Option<State>,
-    now: Nanos,
-    cost: Cost,
-) -> (Option<State>, bool) {
-    let before = limit.advance(state.and_then(A::open), now);
-    let allowed = limit.allows(before.as_ref(), now, cost);
-    (before.map(A::wrap), allowed)
-}
-
-#[cfg(feature = "std")]
-fn standing<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
-    let before = limit.advance(state.take().and_then(A::open), now);
-    let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
-    let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
-    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
-    let spent = || limit.allowance().0 - limit.remaining(before.as_ref(), now) as f64;
-    let rate = rate.unwrap_or_else(spent);
-    *state = before.map(A::wrap);
-    (allowed, rate)
-}
-
-#[cfg(feature = "std")]
-fn usage<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) -> f64 {
-    let before = limit.advance(state.take().and_then(A::open), now);
-    let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
-    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
-    let reset_after = limit.reset_after(before.as_ref(), now);
-    *state = before.map(A::wrap);
-    usage_of(rate, limit.limit(), reset_after, limit.allowance())
-}
-
-/// Returns the rate relative to the limit. A bucket measures no rate; the time in which it fills up
-/// again, relative to the time that fills all of it, is the share that is used.
-#[cfg(feature = "std")]
-fn usage_of(
-    rate: Option<f64>,
-    limit: f64,
-    reset_after: Duration,
-    (_, fills_in): (f64, f64),
-) -> f64 {
-    rate.map_or_else(|| reset_after.as_secs_f64() / fills_in, |rate| rate / limit)
-}
-
-fn refund<A: Stored<State>>(
-    limit: &A,
-    state: State,
-    now: Nanos,
-    charged_at: Nanos,
-    cost: Cost,
-) -> Option<State> {
-    limit
-        .refund(A::open(state)?, now, charged_at, cost)
-        .map(A::wrap)
-}
-
-fn commit<A: Stored<State>>(
-    limit: &A,
-    state: Option<State>,
-    now: Nanos,
-    held: &Held,
-    actual: Cost,
-) -> Option<State> {
-    limit
-        .commit(state.and_then(A::open), now, held, actual)
-        .map(A::wrap)
-}
-
-fn last_charge<A: Stored<State>>(limit: &A, state: &State) -> Option<Nanos> {
-    limit.last_charge(A::open_ref(state)?)
-}
-
-fn can_delay<A: Algorithm>(_limit: &A) -> bool {
-    A::CAN_DELAY
-}
-
-#[inline]
-#[cfg(feature = "std")]
-fn state_of<A: Stored<State>>(limit: &A, word: super::Word) -> Option<State> {
-    limit.state_of(word).map(A::wrap)
-}
-
-#[cfg(feature = "std")]
-fn opened<'s, A: Stored<State>>(_limit: &A, state: &'s State) -> Option<&'s A::State> {
-    A::open_ref(state)
+    (limit.wrap(after), allowed, figures)
 }
 
 /// Parses a rule's text, which is one limit. Anything after the limit is an error.
@@ -567,12 +490,16 @@ const SYNONYMS: [(&str, &str); 10] = [
 ];
 
 fn unknown(name: &Word<'_>) -> RuleError {
-    if name.text.starts_with(|first: char| first.is_ascii_digit()) {
+    if name
+        .text
+        .starts_with(|first: char| first.is_ascii_digit() || first == '/')
+    {
+        let number = if name.text.starts_with('/') { "5" } else { "" };
+        let rule = format!("fixed-window {number}{}", name.text);
+        let valid = parse(&rule).is_ok();
+        let rule = if valid { &rule } else { "fixed-window 5/1m" };
         let problem = "expected an algorithm before";
-        return name.error(format!(
-            "{problem} {}, as in `fixed-window 5/1m`",
-            name.quoted()
-        ));
+        return name.error(format!("{problem} {}, as in `{rule}`", name.quoted()));
     }
     let synonym = SYNONYMS
         .iter()

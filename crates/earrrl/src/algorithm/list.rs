@@ -33,18 +33,18 @@ macro_rules! algorithms {
             }
 
             impl list::Stored<State> for $Algorithm {
-                fn wrap(state: Self::State) -> State {
-                    State::$Algorithm(state)
+                fn wrap(&self, state: Option<Self::State>) -> Option<State> {
+                    state.map(State::$Algorithm)
                 }
 
-                fn open(state: State) -> Option<Self::State> {
+                fn open(&self, state: Option<State>) -> Option<Self::State> {
                     match state {
-                        State::$Algorithm(state) => Some(state),
+                        Some(State::$Algorithm(state)) => Some(state),
                         _ => None,
                     }
                 }
 
-                fn open_ref(state: &State) -> Option<&Self::State> {
+                fn open_ref<'s>(&self, state: &'s State) -> Option<&'s Self::State> {
                     match state {
                         State::$Algorithm(state) => Some(state),
                         _ => None,
@@ -152,11 +152,11 @@ use super::contract::Algorithm;
 /// An algorithm whose states can be stored in `S`, the enum of all algorithms' states.
 pub(super) trait Stored<S>: Algorithm {
     /// Wraps this algorithm's state in the enum.
-    fn wrap(state: Self::State) -> S;
+    fn wrap(&self, state: Option<Self::State>) -> Option<S>;
 
     /// Returns the state of this algorithm; `None` for a state of another one.
-    fn open(state: S) -> Option<Self::State>;
+    fn open(&self, state: Option<S>) -> Option<Self::State>;
 
     /// Returns the state of this algorithm, as [`open`](Self::open) does, by reference.
-    fn open_ref(state: &S) -> Option<&Self::State>;
+    fn open_ref<'s>(&self, state: &'s S) -> Option<&'s Self::State>;
 }

@@ -8,74 +8,135 @@
 //! less spacing the average never comes down.
 //!
 //! The state keeps the number of the last place that was given. The first denial is told the first possible instant
-//! itself, and takes the first place that is not before it. Each further one takes the next place. At most
-//! [`MOST`] places are ahead; a denial that finds none free is told the first possible instant. So a client
-//! that hammers fills the queue by itself, and is told afterwards what it would be told without a queue.
+//! itself, and takes the first place that is not before it. Each further one takes the next place, of which [`MOST`]
+//! can be ahead.
+//!
+//! Two kinds of requests show that the queue holds places of nobody. An obedient client does not send long before the
+//! first possible instant, unless it is new; and of clients that have all just come, as many attempts still count as
+//! places were given. So a request far too early that finds more places than that is one of a client that *goes on*: it
+//! gets no place, is told the first possible instant, and so are all others until one waits that long. And the queue
+//! ends if nobody comes at a place of it. So a client that hammered and then obeys is told what it would be told without
+//! a queue.
 
+use core::time::Duration;
+
+use crate::arithmetic::exp_m1;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::policy::{Policy, Waits};
 
-/// The number of places that can be ahead. The next number says that a denial found none free.
-const MOST: u64 = 127;
+/// The number of places that can be ahead.
+const MOST: u64 = 125;
+/// The number of places ahead that says that a client went on. A few less say so too, since the first possible instant
+/// moves.
+const WENT_ON: u64 = 127;
 /// The units that the limit earns between two places.
 const UNITS: f64 = 3.0;
 /// The unit of the spacing in nanoseconds. Redis counts in microseconds too.
 const MICRO: u64 = 1000;
+/// A request is far too early if three times the limit still counts, which decays to the limit in this many periods:
+/// ln 3.
+const EARLY: f64 = 1.098_612_288_668_109_8;
+/// The places that may be ahead of a request that is far too early, for each unit over the limit that still counts.
+const PLACES_EACH: f64 = 1.1;
+/// The places that may be ahead beyond that.
+const SLACK: f64 = 2.0;
+/// The time that a client may be late for its place: it sleeps whole seconds.
+const LATE: Duration = Duration::from_secs(1);
 
 /// The places of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Places {
     /// Nanoseconds, a whole number of microseconds.
-    spacing: u64,
+    pub(super) spacing: u64,
+    /// The count that the limit allows, in units, and the nanoseconds in which a count decays to 1/e.
+    pub(super) most: f64,
+    pub(super) period: f64,
+}
+
+/// A request of a client that has a place: its time, and the first possible instants before and after it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    pub(super) now: Nanos,
+    pub(super) before: Nanos,
+    pub(super) after: Nanos,
 }
 
 impl Places {
     /// Returns the places of a limit that earns so many units in a second.
-    pub(super) fn new(per_second: f64) -> Self {
+    pub(super) fn new(per_second: f64, most: f64, period: f64) -> Self {
         let micros = (UNITS * 1e6 / per_second + 0.5) as u64;
         Self {
             spacing: micros.max(1).saturating_mul(MICRO),
+            most,
+            period,
         }
     }
 
     /// Returns the number of the first place that is not before an instant.
-    fn first(self, earliest: Nanos) -> u64 {
+    #[inline]
+    pub(super) fn first(self, earliest: Nanos) -> u64 {
         earliest.get().div_ceil(self.spacing)
     }
 
-    /// Returns the number of the last place, given its lowest bits, unless more than [`MOST`] others are ahead of it.
+    /// Returns the number of the last place, given its lowest bits: at most [`WENT_ON`] others are ahead of it.
     pub(super) fn last(self, bits: u64, earliest: Nanos) -> u64 {
         let first = self.first(earliest);
-        first.saturating_add(bits.wrapping_sub(first) & MOST)
+        first.saturating_add(bits.wrapping_sub(first) & WENT_ON)
     }
 
     /// Returns the last place if it is not over at the first possible instant.
     pub(super) fn ahead(self, last: u64, earliest: Nanos) -> Option<u64> {
         let first = self.first(earliest);
-        (last >= first).then_some(last.min(first.saturating_add(MOST)))
+        (last >= first).then_some(last.min(first.saturating_add(WENT_ON)))
     }
 
-    /// Returns the place of a denied request, given the first possible instant after it and the last place of an
-    /// earlier one. An expensive request takes as many places as it has units.
-    pub(super) fn next(self, last: Option<u64>, earliest: Nanos, cost: Cost) -> u64 {
-        let first = self.first(earliest);
+    /// Returns the place as another clock tells it, which is ahead by so many nanoseconds.
+    pub(super) fn moved(self, last: u64, nanos: i128) -> u64 {
+        let spacing = i128::from(self.spacing);
+        let moved = i128::from(last) + (nanos + spacing / 2).div_euclid(spacing);
+        u64::try_from(moved).unwrap_or(0)
+    }
+
+    /// Returns the last place after a request that gets none. If the request was allowed, the queue is over if nobody
+    /// came at a place of it, and if a client went on.
+    pub(super) fn kept(self, last: u64, came: Came) -> Option<u64> {
+        let last = self.ahead(last, came.after)?;
+        let is_full = last - self.first(came.after) >= MOST;
+        let is_allowed = came.now >= came.before;
+        let is_missed = || came.now.since(came.before) > Duration::from_nanos(self.spacing) + LATE;
+        (!is_allowed || !is_full && !is_missed()).then_some(last)
+    }
+
+    /// Returns the place of a denied request, given the last place of an earlier one. An expensive request takes as
+    /// many places as it has units.
+    pub(super) fn next(self, last: u64, came: Came, cost: Cost) -> u64 {
+        let first = self.first(came.after);
+        if last < first {
+            return first;
+        }
         let steps = (cost.as_f64() as u64).clamp(1, MOST);
-        match last {
-            Some(last) if last >= first => {
-                last.saturating_add(steps).min(first.saturating_add(MOST))
+        let ahead = last - first;
+        let is_full = ahead >= MOST;
+        if came.before.since(came.now).as_nanos() as f64 > self.period * EARLY {
+            let after = came.after.since(came.now).as_nanos() as f64 / self.period;
+            let over = self.most * exp_m1(after);
+            if is_full || (ahead + steps) as f64 > PLACES_EACH * over + SLACK {
+                return first.saturating_add(WENT_ON);
             }
-            _ => first,
+        }
+        match is_full {
+            true => first,
+            false => first.saturating_add((ahead + steps).min(MOST)),
         }
     }
 
-    /// Returns the wait that the request is told which got the last place.
+    /// Returns the wait that the request is told which got the last place. `earliest` is the first possible instant.
     pub(super) fn told(self, last: u64, earliest: Nanos, now: Nanos, shortest: Wait) -> Wait {
-        let first = self.first(earliest);
         let at = Nanos::new(last.saturating_mul(self.spacing));
-        match last.saturating_sub(first) {
-            1..MOST => shortest.max(Wait::For(at.since(now))),
+        match last.saturating_sub(self.first(earliest)) {
+            1..=MOST => shortest.max(Wait::For(at.since(now))),
             _ => shortest,
         }
     }

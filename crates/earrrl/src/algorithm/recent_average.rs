@@ -23,9 +23,9 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::contract::moments_are_words;
-use super::places::{Places, waits_text};
-use super::{Algorithm, Moment, Policy, Replenishment, Waits, Word};
-use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
+use super::places::{Came, Places, waits_text};
+use super::{Algorithm, Moment, Policy, Waits, Word};
+use crate::arithmetic::{CELLS, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -65,6 +65,7 @@ pub struct RecentAverage {
     averaging: Averaging,
     policy: Policy,
     waits: Waits,
+    /// The queue of denied requests. Its field `most` is the greatest count that is allowed: `B · (1 + TOLERANCE)`.
     places: Places,
     /// `λ` per tick. The two periods below are the e-folding time `1/λ`, in steps and in seconds.
     lambda: f64,
@@ -72,8 +73,6 @@ pub struct RecentAverage {
     cells: f64,
     period_steps: f64,
     period_secs: f64,
-    /// The greatest count that is allowed: `B · (1 + TOLERANCE)`.
-    most: f64,
     /// The threshold `ln(most)/λ`, in ticks: a state farther ahead of the present is over the
     /// limit.
     threshold: i128,
@@ -118,13 +117,7 @@ impl RecentAverage {
     /// # Errors
     /// Returns an error if the half-life is out of these bounds.
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
-        Self::new(
-            rate,
-            Averaging::HalfLife(Duration::from_nanos(parameter::span(
-                "half-life",
-                half_life,
-            )?)),
-        )
+        Self::new(rate, Averaging::HalfLife(half_life))
     }
 
     /// Returns a limit of `rate` with an averaging period (`half-life / ln 2`) of 1 ms to ten
@@ -142,16 +135,15 @@ impl RecentAverage {
     /// # Errors
     /// Returns an error if the period is out of these bounds.
     pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
-        Self::new(
-            rate,
-            Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)),
-        )
+        Self::new(rate, Averaging::Period(period))
     }
 
     fn new(rate: Rate, averaging: Averaging) -> Result<Self, RuleError> {
         let period_secs = match averaging {
-            Averaging::HalfLife(time) => time.as_nanos() as f64 / 1e9 / core::f64::consts::LN_2,
-            Averaging::Period(time) => time.as_nanos() as f64 / 1e9,
+            Averaging::HalfLife(time) => {
+                parameter::span("half-life", time)? as f64 / 1e9 / core::f64::consts::LN_2
+            }
+            Averaging::Period(time) => parameter::span("period", time)? as f64 / 1e9,
         };
         let limit = parameter::rate("rate", rate)?.per_second_f64();
         let most = limit * period_secs * (1.0 + TOLERANCE);
@@ -162,12 +154,11 @@ impl RecentAverage {
             averaging,
             policy: Policy::Strict,
             waits: Waits::Queue,
-            places: Places::new(limit),
+            places: Places::new(limit, most, period_secs * 1e9),
             lambda: 1.0 / period_ticks,
             cells: CELLS / period_ticks,
             period_steps,
             period_secs,
-            most,
             threshold: (ln(most) * period_steps) as i128 * STEP,
             reset: (ln(100.0 / (period_secs * limit)) * period_steps) as i128 * STEP,
         })
@@ -265,14 +256,47 @@ impl RecentAverage {
         Moment(a.0.max(b.0) + increment * STEP)
     }
 
-    /// Returns the state that follows on `before`, with the places that are still ahead.
+    /// Returns the state that follows on `before` after a request at `now`, with the places that are still ahead.
     #[cold]
     #[inline(never)]
-    fn keep_place(&self, before: Moment, after: Moment) -> Moment {
+    fn keep_place(&self, before: Moment, after: Moment, now: Nanos) -> Moment {
         let after = Moment(after.0 & -STEP);
         let last = self.last_place(before);
-        let ahead = last.and_then(|last| self.places.ahead(last, self.earliest(after)));
-        ahead.map_or(after, |place| with_place(after, place))
+        let kept = last.and_then(|last| self.places.kept(last, self.came(before, after, now)));
+        kept.map_or(after, |place| with_place(after, place))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_in_queue(&self, before: Moment, now: Nanos, cost: Cost) -> Moment {
+        self.keep_place(before, self.merge(before, self.alone(now, cost)), now)
+    }
+
+    /// Returns the state with the last place in the queue, unless that is over.
+    #[doc(hidden)]
+    pub fn with_last_place(&self, state: Moment, last: u64) -> Moment {
+        let ahead = self.places.ahead(last, self.earliest(state));
+        ahead.map_or(state, |place| with_place(state, place))
+    }
+
+    /// Returns the state as another clock tells it, which is ahead by so many nanoseconds.
+    #[doc(hidden)]
+    pub fn moved(&self, state: Moment, nanos: i128) -> Moment {
+        let moved = Moment((state.0 & -STEP) + nanos * TICKS_PER_NANO);
+        let last = self.last_place(state);
+        let last = last.map(|last| self.places.moved(last, nanos));
+        last.map_or(moved, |last| self.with_last_place(moved, last))
+    }
+
+    /// Returns the nanoseconds between two places in the queue.
+    #[doc(hidden)]
+    pub fn spacing_nanos(&self) -> u64 {
+        self.places.spacing
+    }
+
+    fn came(&self, before: Moment, after: Moment, now: Nanos) -> Came {
+        let [before, after] = [before, after].map(|state| self.earliest(state));
+        Came { now, before, after }
     }
 
     /// Returns the number of the last place that was given to the client.
@@ -283,8 +307,9 @@ impl RecentAverage {
     }
 
     /// Returns the first instant at which a request is allowed.
+    #[inline]
     fn earliest(&self, state: Moment) -> Nanos {
-        let nanos = div_ceil(state.0 - self.threshold, TICKS_PER_NANO);
+        let nanos = nanos_up(state.0 - self.threshold);
         Nanos::new(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
@@ -339,6 +364,12 @@ fn ticks(now: Nanos) -> i128 {
     i128::from(now.get()) * TICKS_PER_NANO
 }
 
+/// Converts ticks to nanoseconds, rounded up.
+#[inline]
+fn nanos_up(ticks: i128) -> i128 {
+    (ticks + (TICKS_PER_NANO - 1)) >> TICKS_PER_NANO.trailing_zeros()
+}
+
 #[inline]
 fn has_place(state: Moment) -> bool {
     state.0 & 1 == 1
@@ -376,7 +407,9 @@ impl Algorithm for RecentAverage {
         "recent-average 20/1m half-life=400d strict",
     ];
 
-    const CAN_DELAY: bool = true;
+    fn can_delay(&self) -> bool {
+        true
+    }
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let rate = words.next("expected a rate such as 1/s")?.rate()?;
@@ -428,23 +461,10 @@ impl Algorithm for RecentAverage {
         (self.burst().max(1.0), self.period_secs)
     }
 
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
-
-    fn last_charge(&self, _state: &Moment) -> Option<Nanos> {
-        None
-    }
-
     /// Returns the averaging period, and the version of the state. The allowed rate does not matter, since a
     /// state depends on the period alone.
     fn meaning(&self) -> [u64; 2] {
         [self.period_secs.to_bits(), 1]
-    }
-
-    #[inline]
-    fn advance(&self, state: Option<Moment>, _now: Nanos) -> Option<Moment> {
-        state
     }
 
     #[inline]
@@ -454,24 +474,30 @@ impl Algorithm for RecentAverage {
 
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
-        let alone = self.alone(now, cost);
-        let Some(before) = before else { return alone };
-        let after = self.merge(before, alone);
-        if has_place(before) {
-            return self.keep_place(before, after);
+        match before {
+            Some(before) if has_place(before) => self.charge_in_queue(before, now, cost),
+            Some(before) => self.merge(before, self.alone(now, cost)),
+            None => self.alone(now, cost),
         }
-        after
     }
 
     #[cold]
     #[inline(never)]
     fn deny(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
-        let after = self.charge(before, now, cost);
+        let alone = self.alone(now, cost);
+        let after = before.map_or(alone, |before| self.merge(before, alone));
         if self.waits() == Waits::First {
-            return after;
+            return Moment(after.0 & -STEP);
         }
-        let last = before.and_then(|before| self.last_place(before));
-        with_place(after, self.places.next(last, self.earliest(after), cost))
+        let last = before.and_then(|before| Some((self.last_place(before)?, before)));
+        let place = match last {
+            Some((last, before)) => {
+                let came = self.came(before, after, now);
+                self.places.next(last, came, cost)
+            }
+            None => self.places.first(self.earliest(after)),
+        };
+        with_place(after, place)
     }
 
     /// Subtracts `c·e^(-λ(now-t₀))` from the count. The new state does not depend on the present
@@ -480,7 +506,7 @@ impl Algorithm for RecentAverage {
         let apart = ticks_as_f64(v.0 - ticks(charged_at.min(now))) * self.lambda;
         let share = cost.as_f64() * exp(-apart);
         let moved = || (ln_1p(-share) * self.period_steps) as i128 * STEP;
-        (share < 1.0 - 1e-12).then(|| self.keep_place(v, Moment(v.0 + moved())))
+        (share < 1.0 - 1e-12).then(|| self.keep_place(v, Moment(v.0 + moved()), Nanos::ZERO))
     }
 
     fn charge_past(
@@ -501,16 +527,15 @@ impl Algorithm for RecentAverage {
         if self.is_over(after, now) {
             return 0;
         }
-        ((self.most - self.count(after, now)).max(0.0) as u64).saturating_add(1)
+        ((self.places.most - self.count(after, now)).max(0.0) as u64).saturating_add(1)
     }
 
     fn retry_after(&self, after: Option<&Moment>, now: Nanos, _cost: Cost) -> Wait {
         let over = after.map_or(0, |v| v.0 - self.threshold - ticks(now));
-        Wait::from_nanos(div_ceil(over, TICKS_PER_NANO))
+        Wait::from_nanos(nanos_up(over))
     }
 
-    fn told(&self, after: Option<&Moment>, now: Nanos, cost: Cost) -> Wait {
-        let shortest = self.retry_after(after, now, cost);
+    fn told(&self, after: Option<&Moment>, now: Nanos, _cost: Cost, shortest: Wait) -> Wait {
         match after.and_then(|after| Some((self.last_place(*after)?, *after))) {
             Some((last, after)) => self.places.told(last, self.earliest(after), now, shortest),
             None => shortest,
@@ -523,7 +548,7 @@ impl Algorithm for RecentAverage {
 
     fn reset_after(&self, after: Option<&Moment>, now: Nanos) -> Duration {
         let left = after.map_or(0, |v| v.0 + self.reset - ticks(now));
-        duration_from_nanos(div_ceil(left, TICKS_PER_NANO))
+        duration_from_nanos(nanos_up(left))
     }
 
     /// Returns the state with a rate of a hundredth of the limit.

@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use super::two_counts::TwoCounts;
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy, Replenishment, Word};
+use super::{Algorithm, ClientState, Policy, Word};
 use crate::arithmetic::{mul_div_floor, product_at_most};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -85,6 +85,16 @@ impl SlidingCounter {
         }
     }
 
+    /// Returns the state, or that of a client that has spent nothing.
+    #[inline]
+    fn begun(&self, before: Option<WindowCounts>, now: Nanos) -> WindowCounts {
+        before.unwrap_or_else(|| WindowCounts {
+            window: self.terms.index(now),
+            current: 0,
+            previous: 0,
+        })
+    }
+
     /// Returns the form of the two counts in a word.
     #[inline]
     fn digits(&self) -> TwoCounts {
@@ -132,14 +142,6 @@ impl Algorithm for SlidingCounter {
 
     windowed_terms!();
 
-    fn last_charge(&self, _state: &WindowCounts) -> Option<Nanos> {
-        None
-    }
-
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
-
     fn meaning(&self) -> [u64; 2] {
         [self.terms.window, 0]
     }
@@ -172,11 +174,7 @@ impl Algorithm for SlidingCounter {
     }
 
     fn charge(&self, before: Option<WindowCounts>, now: Nanos, cost: Cost) -> WindowCounts {
-        let counts = before.unwrap_or(WindowCounts {
-            window: self.terms.index(now),
-            current: 0,
-            previous: 0,
-        });
+        let counts = self.begun(before, now);
         WindowCounts {
             current: counts.current.saturating_add(cost.billionths()),
             ..counts
@@ -212,13 +210,7 @@ impl Algorithm for SlidingCounter {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<WindowCounts> {
-        let window = self.terms.index(now);
-        let none = WindowCounts {
-            window,
-            current: 0,
-            previous: 0,
-        };
-        let mut counts = before.unwrap_or(none);
+        let mut counts = self.begun(before, now);
         let cost = cost.billionths();
         match counts.window.saturating_sub(self.terms.index(charged_at)) {
             0 => counts.current = counts.current.saturating_add(cost),

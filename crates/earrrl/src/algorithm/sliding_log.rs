@@ -17,8 +17,8 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Replenishment, Tally};
+use super::windowed::{Windowed, tallied, windowed, windowed_terms};
+use super::{Algorithm, Policy, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -138,20 +138,9 @@ impl SlidingLog {
         log.entries().len() >= self.exact_entries()
     }
 
-    /// Returns the first nanosecond that still counts at `now`: the window excludes its start.
-    fn start(&self, now: Nanos) -> u64 {
-        now.get()
-            .saturating_add(1)
-            .saturating_sub(self.terms.window)
-    }
-
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
-        i128::from(slot) + i128::from(self.terms.window) - i128::from(now.get())
+        self.terms.until_left(slot, now)
     }
-}
-
-fn sum(tally: Option<&Tally>) -> u128 {
-    tally.map_or(0, Tally::sum)
 }
 
 impl Algorithm for SlidingLog {
@@ -173,14 +162,10 @@ impl Algorithm for SlidingLog {
         self.terms.write(Self::NAMES[0], "")
     }
 
-    windowed_terms!();
+    tallied!(cost => cost);
 
     fn last_charge(&self, state: &Tally) -> Option<Nanos> {
         state.newest().map(Nanos::new)
-    }
-
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
     }
 
     /// Returns the bytes of the longest log. The quota does not bound it, since requests may cost less than 1.
@@ -193,11 +178,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
-        state?.since(self.start(now))
-    }
-
-    fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
-        self.terms.fits(sum(before), cost)
+        state?.since(self.terms.start(now))
     }
 
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
@@ -216,7 +197,7 @@ impl Algorithm for SlidingLog {
             false => log.nearest(charged_at.get(), READ_BACK),
         };
         log.subtract(slot, cost.billionths());
-        log.since(self.start(now))
+        log.since(self.terms.start(now))
     }
 
     fn charge_past(
@@ -226,7 +207,7 @@ impl Algorithm for SlidingLog {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<Tally> {
-        if charged_at.get() < self.start(now) {
+        if charged_at.get() < self.terms.start(now) {
             return before;
         }
         let mut log = before.unwrap_or_default();
@@ -238,26 +219,5 @@ impl Algorithm for SlidingLog {
         log.insert(charged_at.get(), cost.billionths(), grain);
         self.merge_outweighed(&mut log);
         Some(log)
-    }
-
-    fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
-        Some(self.terms.per_second(sum(after)))
-    }
-
-    fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
-        self.terms.remaining(sum(after))
-    }
-
-    fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.terms.room_for(cost) else {
-            return Wait::Never;
-        };
-        let slot = after.and_then(|log| log.slot_to_leave(room));
-        Wait::from_nanos(slot.map_or(0, |slot| self.until_left(slot, now)))
-    }
-
-    fn reset_after(&self, after: Option<&Tally>, now: Nanos) -> Duration {
-        let newest = after.and_then(Tally::newest);
-        duration_from_nanos(newest.map_or(0, |slot| self.until_left(slot, now)))
     }
 }

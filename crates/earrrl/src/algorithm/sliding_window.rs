@@ -11,8 +11,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, Policy, Replenishment, Tally};
+use super::windowed::{Windowed, tallied, windowed, windowed_terms};
+use super::{Algorithm, Policy, Tally};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -165,10 +165,6 @@ impl SlidingWindow {
     }
 }
 
-fn sum(tally: Option<&Tally>) -> u128 {
-    tally.map_or(0, Tally::sum)
-}
-
 impl Algorithm for SlidingWindow {
     type State = Tally;
 
@@ -204,15 +200,7 @@ impl Algorithm for SlidingWindow {
         self.terms.write(Self::NAMES[0], &options)
     }
 
-    windowed_terms!();
-
-    fn last_charge(&self, _state: &Tally) -> Option<Nanos> {
-        None
-    }
-
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
+    tallied!(cost => cost);
 
     fn most_heap_bytes(&self) -> usize {
         Tally::bytes_of(self.sub_windows as usize + 2)
@@ -224,10 +212,6 @@ impl Algorithm for SlidingWindow {
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
         state?.since((self.slot(now) + 1).saturating_sub(self.lifetime()))
-    }
-
-    fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
-        self.terms.fits(sum(before), cost)
     }
 
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
@@ -255,26 +239,5 @@ impl Algorithm for SlidingWindow {
         let mut tally = before.unwrap_or_default();
         tally.insert(slot, cost.billionths(), 1);
         Some(tally)
-    }
-
-    fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
-        Some(self.terms.per_second(sum(after)))
-    }
-
-    fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
-        self.terms.remaining(sum(after))
-    }
-
-    fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.terms.room_for(cost) else {
-            return Wait::Never;
-        };
-        let slot = after.and_then(|tally| tally.slot_to_leave(room));
-        Wait::from_nanos(slot.map_or(0, |slot| self.until_left(slot, now)))
-    }
-
-    fn reset_after(&self, after: Option<&Tally>, now: Nanos) -> Duration {
-        let newest = after.and_then(Tally::newest);
-        duration_from_nanos(newest.map_or(0, |slot| self.until_left(slot, now)))
     }
 }

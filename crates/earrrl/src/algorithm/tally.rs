@@ -42,6 +42,11 @@ impl Tally {
         self.entries.back().map(|(slot, _)| *slot)
     }
 
+    /// Returns the sum of all counts, which is 0 without a tally.
+    pub(super) fn sum_of(tally: Option<&Self>) -> u128 {
+        tally.map_or(0, Self::sum)
+    }
+
     /// Returns the cost of the entry of `slot`, in billionths of a unit; 0 if there is none.
     pub(super) fn at(&self, slot: u64) -> u128 {
         let place = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot);

@@ -20,7 +20,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::contract::moments_are_words;
-use super::{Algorithm, Moment, Policy, Replenishment, Word};
+use super::{Algorithm, Moment, Policy, Word};
 use crate::arithmetic::{div_ceil, div_floor, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -280,7 +280,9 @@ impl Algorithm for TokenBucket {
         "gcra 1234567/d burst=5",
     ];
 
-    const CAN_DELAY: bool = true;
+    fn can_delay(&self) -> bool {
+        true
+    }
 
     /// Parses `gcra`, which begins with its rate, and the other names, which begin with their
     /// capacity.
@@ -321,14 +323,6 @@ impl Algorithm for TokenBucket {
         (self.capacity.as_f64(), self.fill_secs())
     }
 
-    fn replenishment(&self) -> Replenishment {
-        Replenishment::Steady
-    }
-
-    fn last_charge(&self, _state: &Moment) -> Option<Nanos> {
-        None
-    }
-
     #[inline]
     fn policy(&self) -> Policy {
         Policy::Leaky
@@ -341,11 +335,6 @@ impl Algorithm for TokenBucket {
     /// Returns nothing: under every rate and capacity, a state is the instant at which the pool is full.
     fn meaning(&self) -> [u64; 2] {
         [0; 2]
-    }
-
-    #[inline]
-    fn advance(&self, state: Option<Moment>, _now: Nanos) -> Option<Moment> {
-        state
     }
 
     #[inline]

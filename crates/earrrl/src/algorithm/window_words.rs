@@ -7,9 +7,13 @@
 //!
 //! The period of a calendar with the number `n` has the 2^70 words from n·2^70, which are enough for 10^12 units.
 //! They do not depend on the instant at which it begins, which a later version of a time zone may move.
+//!
+//! A window that begins with a request in the millisecond `n` has the 2^43 words from n·2^43: 4 bits for the number of
+//! decimals of its count, and 39 bits for its digits.
 
 use super::calendar::Calendar;
 use super::contract::Word;
+use super::two_counts::{SCALE_BITS, TwoCounts};
 use super::windowed::Windowed;
 
 /// The base-2 logarithm of the number of words for each nanosecond.
@@ -61,6 +65,32 @@ impl Calendar {
     pub(super) fn period_and_place(word: Word) -> (u64, u128) {
         let ticks = word.wrapping_add(OFFSET) as u128;
         ((ticks >> PERIOD_BITS) as u64, ticks % Self::WORDS)
+    }
+}
+
+/// A window that begins with a client's first request.
+pub(super) struct FirstWindow;
+
+impl FirstWindow {
+    /// The nanoseconds to which the start is rounded down.
+    pub(super) const NANOS: u64 = 1_000_000;
+    /// The form of the count in a word: that of two counts, without the second, which is always 0.
+    pub(super) const COUNT: TwoCounts = TwoCounts { bits: 39 };
+    const BITS: u32 = Self::COUNT.bits + SCALE_BITS;
+
+    /// Returns the word of a count in billionths, rounded up if it has too many digits.
+    #[inline]
+    pub(super) fn word(start: u64, count: u128) -> Word {
+        let place = Self::COUNT.place_of(count, 0) >> Self::COUNT.bits;
+        (i128::from(start) << Self::BITS) + place as i128 - OFFSET
+    }
+
+    /// Returns the millisecond with which the window of a word began, and its count.
+    #[inline]
+    pub(super) fn start_and_count(word: Word) -> (u64, u128) {
+        let bits = word.wrapping_add(OFFSET) as u128;
+        let place = (bits % (1 << Self::BITS)) << Self::COUNT.bits;
+        ((bits >> Self::BITS) as u64, Self::COUNT.counts(place).0)
     }
 }
 

@@ -91,6 +91,16 @@ impl Windowed {
         i128::from(self.left(now)) + i128::from(ahead) * i128::from(self.window)
     }
 
+    /// Returns the first instant that a window contains whose last instant is `now`.
+    pub(super) fn start(&self, now: Nanos) -> u64 {
+        now.get().saturating_add(1).saturating_sub(self.window)
+    }
+
+    /// Returns the nanoseconds from `now` until that window contains `instant` no longer.
+    pub(super) fn until_left(&self, instant: u64, now: Nanos) -> i128 {
+        i128::from(instant) + i128::from(self.window) - i128::from(now.get())
+    }
+
     /// Returns the nanoseconds left of the present window.
     pub(super) fn left(&self, now: Nanos) -> u64 {
         self.window - now.get() % self.window
@@ -169,4 +179,37 @@ macro_rules! windowed_terms {
     };
 }
 
-pub(super) use {windowed, windowed_terms};
+/// Defines the methods of [`Algorithm`](super::Algorithm) that are the same in all algorithms that keep a
+/// [`Tally`](super::Tally). `$counted` is the cost that a request of cost `$cost` takes from the quota.
+macro_rules! tallied {
+    ($cost:ident => $counted:expr) => {
+        windowed_terms!();
+
+        fn allows(&self, before: Option<&Tally>, _now: Nanos, $cost: Cost) -> bool {
+            self.terms.fits(Tally::sum_of(before), $counted)
+        }
+
+        fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
+            Some(self.terms.per_second(Tally::sum_of(after)))
+        }
+
+        fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
+            self.terms.remaining(Tally::sum_of(after))
+        }
+
+        fn retry_after(&self, after: Option<&Tally>, now: Nanos, $cost: Cost) -> Wait {
+            let Some(room) = self.terms.room_for($counted) else {
+                return Wait::Never;
+            };
+            let slot = after.and_then(|tally| tally.slot_to_leave(room));
+            Wait::from_nanos(slot.map_or(0, |slot| self.until_left(slot, now)))
+        }
+
+        fn reset_after(&self, after: Option<&Tally>, now: Nanos) -> Duration {
+            let newest = after.and_then(Tally::newest);
+            duration_from_nanos(newest.map_or(0, |slot| self.until_left(slot, now)))
+        }
+    };
+}
+
+pub(super) use {tallied, windowed, windowed_terms};

@@ -49,10 +49,10 @@ const CLOSE: u64 = 1_000;
 
 /// The sources of time, which the tests replace.
 pub(super) trait Source: Send + Sync {
-    /// Returns the processor's counter, or `None` if there is none.
-    fn counter(&self) -> Option<u64>;
-    /// Returns the nanoseconds per count, times 2^32, if they are known without a measurement.
-    fn a_count(&self) -> Option<u64>;
+    /// Returns the processor's counter.
+    fn counter(&self) -> u64;
+    /// Returns the nanoseconds per count, times 2^32; 0 if they are not known without a measurement.
+    fn a_count(&self) -> u64;
     /// Returns the nanoseconds since the machine was started, including sleep.
     fn boot(&self) -> u64;
 }
@@ -129,9 +129,10 @@ impl<S: Source> Counted<S> {
             }),
         };
         let stated = clock.source.a_count();
-        let first = match stated.filter(|a_count| *a_count >= 1 << SLOW) {
-            Some(a_count) => clock.stretch_from(clock.read(), a_count),
-            None => Stretch::by_boot_time(0),
+        let first = if stated >= 1 << SLOW {
+            clock.stretch_from(clock.read(), stated)
+        } else {
+            Stretch::by_boot_time(0)
         };
         clock.publish(&first);
         clock
@@ -145,9 +146,7 @@ impl<S: Source> Counted<S> {
     #[inline]
     pub(super) fn now(&self) -> u64 {
         let (version, stretch) = self.published();
-        let Some(counter) = self.source.counter() else {
-            return self.by_boot_time();
-        };
+        let counter = self.source.counter();
         let before = LAST.replace(counter);
         let counted = counter.wrapping_sub(stretch.counter);
         if counted < stretch.counts && counter > before && self.is_current(version) {
@@ -164,12 +163,6 @@ impl<S: Source> Counted<S> {
         let counted = counter.wrapping_sub(stretch.counter);
         let is_known = counted < stretch.counts && self.is_current(version);
         is_known.then(|| stretch.time + stretch.nanos(counted))
-    }
-
-    /// Returns the instant by boot time, for machines without a counter. Their first stretch never
-    /// ends.
-    fn by_boot_time(&self) -> u64 {
-        self.instant_at(self.source.boot())
     }
 
     /// Converts boot time to an instant.
@@ -314,7 +307,7 @@ impl<S: Source> Counted<S> {
     fn read(&self) -> Reading {
         let mut boot = self.source.boot();
         for _ in 0..ATTEMPTS {
-            let counter = self.source.counter().unwrap_or(0);
+            let counter = self.source.counter();
             let after = self.source.boot();
             if after.saturating_sub(boot) <= CLOSE {
                 return Reading { counter, boot };
@@ -322,7 +315,7 @@ impl<S: Source> Counted<S> {
             boot = after;
         }
         Reading {
-            counter: self.source.counter().unwrap_or(0),
+            counter: self.source.counter(),
             boot,
         }
     }

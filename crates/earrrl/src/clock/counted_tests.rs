@@ -17,9 +17,8 @@ const BOOT: u64 = 5_000 * MILLI;
 struct Hand {
     counter: AtomicU64,
     boot: AtomicU64,
-    without_counter: bool,
-    /// The nanoseconds per count, times 2^32, that the machine states.
-    stated: Option<u64>,
+    /// The nanoseconds per count, times 2^32, that the machine states; 0 for none.
+    stated: u64,
     /// The number of readings after which the counter is set back to 1; 0 for never.
     falls_after: AtomicU64,
     /// Runs once at the next reading of the counter, as another thread that interrupts this one.
@@ -27,16 +26,16 @@ struct Hand {
 }
 
 impl Source for Hand {
-    fn counter(&self) -> Option<u64> {
+    fn counter(&self) -> u64 {
         let interrupt = self.interrupt.lock().unwrap().take();
         interrupt.into_iter().for_each(|interrupt| interrupt());
         if self.falls_after.load(SeqCst) > 0 && self.falls_after.fetch_sub(1, SeqCst) == 1 {
             self.counter.store(1, SeqCst);
         }
-        (!self.without_counter).then(|| self.counter.load(SeqCst))
+        self.counter.load(SeqCst)
     }
 
-    fn a_count(&self) -> Option<u64> {
+    fn a_count(&self) -> u64 {
         self.stated
     }
 
@@ -50,8 +49,7 @@ impl Hand {
         Self {
             counter: AtomicU64::new(1 << 40),
             boot: AtomicU64::new(BOOT),
-            without_counter: false,
-            stated: None,
+            stated: 0,
             falls_after: AtomicU64::new(0),
             interrupt: Mutex::default(),
         }
@@ -125,7 +123,7 @@ fn a_slow_counter_of_a_small_processor_serves() {
 fn a_stated_pace_is_used_at_once_and_compared() {
     for stated in [PACE, PACE * 2, PACE / 2, PACE * 5, PACE / 100] {
         let hand = Hand {
-            stated: Some((1_000 << FRACTION) / stated),
+            stated: (1_000 << FRACTION) / stated,
             ..Hand::new()
         };
         let clock = Counted::new(hand, START, None);
@@ -136,19 +134,6 @@ fn a_stated_pace_is_used_at_once_and_compared() {
         assert!(ahead <= STRETCH, "{stated}: {ahead}");
         assert_settled(&clock, PACE);
     }
-}
-
-#[test]
-fn without_a_counter_boot_time_is_told() {
-    let clock = Counted::new(
-        Hand {
-            without_counter: true,
-            ..Hand::new()
-        },
-        START,
-        None,
-    );
-    assert_eq!(run(&clock, 100_000, 0), (0, 0));
 }
 
 #[test]
@@ -330,14 +315,14 @@ fn time_never_goes_back_between_threads() {
 fn an_earlier_counter_tells_no_later_instant() {
     let clock = measured();
     let mut known = 0;
-    let mut counter = clock.source.counter().unwrap();
+    let mut counter = clock.source.counter();
     for nth in 0..100_000 {
         let before = clock.now();
         if let Some(then) = clock.at(counter) {
             assert!(then <= before, "{then} at {before}");
             known += 1;
         }
-        counter = clock.source.counter().unwrap();
+        counter = clock.source.counter();
         clock.source.pass(10, PACE);
         if nth % 30_000 == 29_999 {
             clock.source.counter.store(nth, SeqCst);
@@ -368,7 +353,7 @@ fn a_stretch_that_has_ended_meanwhile_is_not_used() {
 #[test]
 fn a_closed_stretch_tells_no_instant() {
     let clock = measured();
-    let counter = clock.source.counter().unwrap();
+    let counter = clock.source.counter();
     assert!(clock.at(counter).is_some());
     clock.close();
     assert_eq!(clock.at(counter), None);

@@ -4,38 +4,25 @@ use core::time::Duration;
 
 use super::counted::{FRACTION, Source};
 
-/// The processor's counter and the machine's boot time.
-///
-/// Where `prctl(PR_SET_TSC)` forbids it, reading the counter kills the process, and so do the
-/// system's usual clock functions, which read the counter too. Such a process uses no counter, and
-/// reads boot time from a kernel timer.
+/// The processor's counter, and the machine's boot time.
 pub(super) struct Machine {
-    counter: Option<quanta::Clock>,
-    boot: Boot,
+    counter: quanta::Clock,
 }
 
 impl Machine {
     pub(super) fn new() -> Self {
-        let boot = Boot::new();
-        let counter = boot.may_read_the_counter().then(quanta::Clock::new);
-        Self { counter, boot }
-    }
-
-    /// Returns the wall time, in nanoseconds since the Unix epoch.
-    pub(super) fn wall(&self) -> u64 {
-        self.boot.wall()
+        Self {
+            counter: quanta::Clock::new(),
+        }
     }
 
     /// Returns true if [`early_counter`](Self::early_counter) returns the same counter.
     pub(super) fn has_early_counter(&self) -> bool {
-        let Some(counter) = &self.counter else {
-            return false;
-        };
         // One attempt may fail, since `early` may be read before `before`.
         (0..16).any(|_| {
-            let before = counter.raw();
+            let before = self.counter.raw();
             let early = early::counter();
-            let after = counter.raw();
+            let after = self.counter.raw();
             (before..=after).contains(&early)
         })
     }
@@ -50,24 +37,22 @@ impl Machine {
 
 /// Returns the wall time and the boot time, in nanoseconds.
 pub(crate) fn wall_and_boot() -> (u64, u64) {
-    let boot = Boot::new();
-    (boot.wall(), boot.now())
+    (wall(), boot())
 }
 
 impl Source for Machine {
     #[inline(always)]
-    fn counter(&self) -> Option<u64> {
-        self.counter.as_ref().map(quanta::Clock::raw)
+    fn counter(&self) -> u64 {
+        self.counter.raw()
     }
 
     /// Returns the pace that `quanta` measured once, for some 500 µs, when the process made its first clock.
-    fn a_count(&self) -> Option<u64> {
-        let counter = self.counter.as_ref()?;
-        Some(counter.delta_as_nanos(0, 1 << FRACTION))
+    fn a_count(&self) -> u64 {
+        self.counter.delta_as_nanos(0, 1 << FRACTION)
     }
 
     fn boot(&self) -> u64 {
-        self.boot.now()
+        boot()
     }
 }
 
@@ -87,8 +72,8 @@ mod early {
     #[inline(always)]
     #[allow(unsafe_code)]
     pub(super) fn counter() -> u64 {
-        // SAFETY: the instruction only reads a register. It is available to every process that may
-        // read the counter, and others have no clock that calls this.
+        // SAFETY: every processor of this architecture has the instruction, which only reads a
+        // register.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
 }
@@ -101,117 +86,54 @@ mod early {
 }
 
 #[cfg(target_os = "linux")]
-use linux::Boot;
+use linux::boot;
+#[cfg(target_os = "linux")]
+pub(super) use linux::wall;
 
 #[cfg(target_os = "linux")]
 mod linux {
     use core::time::Duration;
-    use std::os::fd::OwnedFd;
 
-    use rustix::process::{TimeStampCounterReadability, time_stamp_counter_readability};
-    use rustix::time::{
-        ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec,
-        clock_gettime, timerfd_create, timerfd_gettime, timerfd_settime,
-    };
+    use rustix::time::{ClockId, Timespec, clock_gettime};
 
     use super::nanos;
 
-    /// The boot time at which the timer would expire, in seconds: 136 years.
-    const FAR: i64 = 1 << 32;
-
-    /// The source of boot time: nanoseconds since the machine was started, including sleep.
-    pub(super) enum Boot {
-        /// The system's clock, which reads the counter and needs no system call.
-        Clock,
-        /// A timer that expires in the far future. Its remaining time is read by a system call.
-        Timer(OwnedFd),
+    /// Returns the nanoseconds since the machine was started, including sleep.
+    pub(super) fn boot() -> u64 {
+        nanos_of(clock_gettime(ClockId::Boottime))
     }
 
-    impl Boot {
-        pub(super) fn new() -> Self {
-            let trapped = Ok(TimeStampCounterReadability::RaiseSIGSEGV);
-            if time_stamp_counter_readability() != trapped {
-                return Self::Clock;
-            }
-            far_timer().map_or(Self::Clock, Self::Timer)
-        }
-
-        pub(super) fn may_read_the_counter(&self) -> bool {
-            matches!(self, Self::Clock)
-        }
-
-        pub(super) fn now(&self) -> u64 {
-            let left = match self {
-                Self::Clock => return nanos_of(clock_gettime(ClockId::Boottime)),
-                Self::Timer(timer) => timerfd_gettime(timer).map(|timer| timer.it_value),
-            };
-            let left = left.map_or(0, nanos_of);
-            nanos(Duration::from_secs(FAR.unsigned_abs())).saturating_sub(left)
-        }
-
-        /// Returns the wall time. It may be some milliseconds late if the process may not read the
-        /// counter.
-        pub(super) fn wall(&self) -> u64 {
-            match self {
-                Self::Clock => nanos_of(clock_gettime(ClockId::Realtime)),
-                Self::Timer(_) => nanos_of(clock_gettime(ClockId::RealtimeCoarse)),
-            }
-        }
+    /// Returns the wall time, in nanoseconds since the Unix epoch.
+    pub(crate) fn wall() -> u64 {
+        nanos_of(clock_gettime(ClockId::Realtime))
     }
 
-    fn far_timer() -> rustix::io::Result<OwnedFd> {
-        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-        let zero = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let far = Itimerspec {
-            it_interval: zero,
-            it_value: Timespec {
-                tv_sec: FAR,
-                ..zero
-            },
-        };
-        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &far)?;
-        Ok(timer)
-    }
-
-    pub(super) fn nanos_of(time: Timespec) -> u64 {
+    fn nanos_of(time: Timespec) -> u64 {
         nanos(Duration::try_from(time).unwrap_or_default())
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-use other::Boot;
+use other::boot;
+#[cfg(not(target_os = "linux"))]
+pub(super) use other::wall;
 
 #[cfg(not(target_os = "linux"))]
 mod other {
+    use std::sync::OnceLock;
     use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
     use super::nanos;
 
-    /// A monotonic clock that counts from the construction of this value.
-    pub(super) struct Boot(Instant);
+    /// Returns the nanoseconds of a monotonic clock since this function was called first.
+    pub(super) fn boot() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        nanos(START.get_or_init(Instant::now).elapsed())
+    }
 
-    impl Boot {
-        pub(super) fn new() -> Self {
-            Self(Instant::now())
-        }
-
-        pub(super) fn may_read_the_counter(&self) -> bool {
-            true
-        }
-
-        pub(super) fn now(&self) -> u64 {
-            nanos(self.0.elapsed())
-        }
-
-        pub(super) fn wall(&self) -> u64 {
-            nanos(
-                SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default(),
-            )
-        }
+    /// Returns the wall time, in nanoseconds since the Unix epoch.
+    pub(crate) fn wall() -> u64 {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        nanos(wall.unwrap_or_default())
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::counted::{Counted, Source};
-use super::machine::{Machine, boot_id, wall_and_boot};
+use super::machine::{Machine, boot_id, wall, wall_and_boot};
 use super::{Clock, Nanos, Sealed, counted, lately};
 
 /// The machine's clock. It reads the processor's counter, corrects it by boot time (which includes
@@ -21,9 +21,6 @@ use super::{Clock, Nanos, Sealed, counted, lately};
 /// therefore uses the latest reading of any thread up to 31 times if its rule is slow enough. The
 /// counter itself bounds the age of such a reading to a millisecond. Time still never goes back
 /// from one thread to another.
-///
-/// If the process is forbidden to read the counter (`PR_SET_TSC`) when the clock is made, the clock
-/// only uses boot time.
 ///
 /// ```
 /// use earrrl::{Clock, SystemClock};
@@ -68,7 +65,7 @@ impl SystemClock {
     /// takes up to 200 ms to make.
     pub fn new() -> Self {
         let machine = Machine::new();
-        let wall = machine.wall();
+        let wall = wall();
         Self::of(machine, wall, None)
     }
 
@@ -99,7 +96,7 @@ impl SystemClock {
         if same_start && boot <= machine.boot() {
             return Self::of(machine, anchor.wall.get(), Some(boot));
         }
-        let wall = machine.wall().max(anchor.wall.get());
+        let wall = wall().max(anchor.wall.get());
         Self::of(machine, wall, None)
     }
 

@@ -217,8 +217,10 @@ impl Holds {
     ) -> Result<R, EngineError> {
         let mut shard = self.lock(id);
         let mark = |parts: &[HeldPart]| {
-            let mut parts = HeldParts::from_slice(parts);
-            self.write(id, &mut parts, now + REMEMBERED, true);
+            if self.has_file() {
+                let mut parts = HeldParts::from_slice(parts);
+                self.write(id, &mut parts, now + REMEMBERED, true);
+            }
         };
         let commit = |parts: &[HeldPart], repeated| commit(parts, repeated, &|| mark(parts));
         let (answer, repeated) = shard.commit(id, now, commit)?;

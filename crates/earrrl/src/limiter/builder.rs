@@ -127,13 +127,20 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// ```
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce(Option<Anchor>) -> D> {
+        self.clock_of(move |_| clock)
+    }
+
+    /// Sets the function that returns the clock, from the anchor of the state file if there is one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn clock_of<D: Clock, G: FnOnce(Option<Anchor>) -> D>(self, clock: G) -> Builder<K, G> {
         Builder {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
             hasher: self.hasher,
             state: self.state,
-            clock: move |_| clock,
+            clock,
             keys: PhantomData,
         }
     }

@@ -131,8 +131,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.fetch(key), cost, None, Mode::Check))
+        self.decide_cost(key, cost, None, Mode::Check)
     }
 
     /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
@@ -153,8 +152,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.fetch(key), cost, None, Mode::Peek))
+        self.decide_cost(key, cost, None, Mode::Peek)
     }
 
     /// Decides a request as [`check_cost`](Self::check_cost) does, but stores it even if it is over
@@ -181,8 +179,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.fetch(key), cost, None, Mode::Charge))
+        self.decide_cost(key, cost, None, Mode::Charge)
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
@@ -236,9 +233,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        let now = self.clock.at(now);
-        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Check))
+        self.decide_cost(key, cost, Some(now), Mode::Check)
     }
 
     /// Returns the verdict that [`check_at`](Self::check_at) would return, and stores nothing.
@@ -254,9 +249,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        let now = self.clock.at(now);
-        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Peek))
+        self.decide_cost(key, cost, Some(now), Mode::Peek)
     }
 
     /// Charges a request as [`charge`](Self::charge) does, as of an instant that counts as in
@@ -273,9 +266,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost)?;
-        let now = self.clock.at(now);
-        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Charge))
+        self.decide_cost(key, cost, Some(now), Mode::Charge)
     }
 
     /// Takes back a request as [`refund`](Self::refund) does, as of an instant that counts as in
@@ -522,6 +513,20 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
     }
 
+    /// Decides a request of any cost as of the given instant, or at the present one.
+    #[inline(always)]
+    fn decide_cost<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        cost: Cost,
+        given: Option<Nanos>,
+        mode: Mode,
+    ) -> Result<Verdict<'_>, RuleError> {
+        let cost = self.rule.accept(cost)?;
+        let given = given.map(|given| self.clock.at(given));
+        Ok(self.decide(self.fetch(key), cost, given, mode))
+    }
+
     /// Decides a request at the given instant, or at the present one.
     #[inline(always)]
     fn decide(
@@ -537,7 +542,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             limit => if let Some(place) = place
                 && is_denying()
             {
-                return self.step_in_line(limit, place, cost, given, mode);
+                return self.step(limit, place, cost, given, mode);
             },
             else if let Limit::Exponential(limit) = self.rule.limit()
                 && is_denying()
@@ -546,24 +551,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             }
         );
         self.decide_any(key, cost, self.now(given), mode)
-    }
-
-    /// Decides a request as [`step`](Self::step) does, in the caller's code if the state is no longer than an
-    /// instant: the code of windows is long.
-    #[inline(always)]
-    fn step_in_line<A: Algorithm>(
-        &self,
-        limit: &A,
-        place: Lookup<'_>,
-        cost: Cost,
-        given: Option<Nanos>,
-        mode: Mode,
-    ) -> Verdict<'_> {
-        if size_of::<A::State>() <= size_of::<Word>() {
-            self.step(limit, place, cost, given, mode)
-        } else {
-            self.step_in_window(limit, place, cost, given, mode)
-        }
     }
 
     /// Decides a request whose client has an average. It is copied like a word, so that the figures, some of which
@@ -582,7 +569,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                 Some(State::Exponential(before)) => Some(before),
                 _ => None,
             };
-            let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode, |_| ());
+            let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode);
             let verdict = Verdict {
                 rule: &self.rule,
                 now,
@@ -602,19 +589,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else {
             self.clients.update(key, self.rule.limit(), now, decide)
         }
-    }
-
-    /// Decides a request as [`step`](Self::step) does, out of line.
-    #[inline(never)]
-    fn step_in_window<A: Algorithm>(
-        &self,
-        limit: &A,
-        place: Lookup<'_>,
-        cost: Cost,
-        given: Option<Nanos>,
-        mode: Mode,
-    ) -> Verdict<'_> {
-        self.step(limit, place, cost, given, mode)
     }
 
     #[inline(always)]
@@ -735,7 +709,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             after,
             allowed,
             stores,
-        } = judge(limit, before, now, cost, mode, |_| ());
+        } = judge(limit, limit.advance(before, now), now, cost, mode);
         let (change, after) = match after {
             Some(after) if stores => {
                 let after = limit.word(&after);

@@ -143,15 +143,14 @@ impl<C: Clock> MemoryEngine<C> {
             return self.again(rules, charges, (id, parts), now);
         }
         self.holds.count_live()?;
-        let charged = self.charge_estimates(rules, charges, terms, now);
-        if !matches!(charged, Ok((_, Some(_)))) {
+        let mut parts = HeldParts::new();
+        let decision = self.charge_estimates(rules, charges, terms, now, &mut parts);
+        if parts.is_empty() {
             self.holds.discount_live(1);
-        }
-        let (decision, parts) = charged?;
-        let Some(parts) = parts else {
             let nothing = charges.iter().map(|_| Cost::ZERO);
-            return Ok(Holding::new(decision, None, nothing));
-        };
+            return Ok(Holding::new(decision?, None, nothing));
+        }
+        let decision = decision?;
         let granted: Each<Cost> = parts.iter().map(|part| part.reserved.held.cost).collect();
         let reserving = charges
             .iter()
@@ -192,16 +191,17 @@ impl<C: Clock> MemoryEngine<C> {
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
-    ) -> Result<(Decision, Option<HeldParts>), EngineError> {
+        held: &mut HeldParts,
+    ) -> Result<Decision, EngineError> {
         let mut tries = if terms.at_most { GRANTS } else { 1 };
         loop {
             tries -= 1;
-            let (decision, held) = self.charge_once(rules, charges, terms, now)?;
+            let decision = self.charge_once(rules, charges, terms, now, held)?;
             let reserving = charges
                 .iter()
                 .filter_map(|charge| rule_of(rules, charge.rule));
             if tries == 0 || !is_tried_again(&decision, reserving) {
-                return Ok((decision, held));
+                return Ok(decision);
             }
         }
     }
@@ -212,7 +212,8 @@ impl<C: Clock> MemoryEngine<C> {
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
-    ) -> Result<(Decision, Option<HeldParts>), EngineError> {
+        held: &mut HeldParts,
+    ) -> Result<Decision, EngineError> {
         let mut parts = Each::new();
         for charge in charges {
             let (_, mut part) = self.known_part(rules, charge)?;
@@ -222,15 +223,14 @@ impl<C: Clock> MemoryEngine<C> {
             parts.push(part);
         }
         let most = share_of_client(self.holds.most());
-        let mut held = HeldParts::new();
         for (part, charge) in parts.iter().zip(charges) {
             let Some(mut reserved) = part.reserve(now, most) else {
-                parts
-                    .iter()
-                    .zip(&held)
-                    .for_each(|(part, held)| part.forget(&held.reserved));
+                let place = held.len();
+                for (part, held) in parts.iter().zip(held.drain(..)) {
+                    part.forget(&held.reserved);
+                }
                 let peeked = atomic::decide(&parts, Mode::Peek, &|| now);
-                return Ok((crowded(peeked, held.len()), None));
+                return Ok(crowded(peeked, place));
             };
             reserved.live.is_foreign = part.clients.file().is_some() && !self.holds.has_file();
             held.push(HeldPart {
@@ -249,8 +249,10 @@ impl<C: Clock> MemoryEngine<C> {
         for (nth, part) in parts.iter().enumerate() {
             part.decided(&mut held[nth].reserved, &decision, nth, resets[nth]);
         }
-        let allowed = decision.allowed;
-        Ok((decision, allowed.then_some(held)))
+        if !decision.allowed {
+            held.clear();
+        }
+        Ok(decision)
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit

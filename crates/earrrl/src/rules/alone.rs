@@ -4,13 +4,10 @@
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
-use crate::decision::{Action, Decision, Figures, Wait};
+use crate::decision::Decision;
 use crate::held::Held;
 use crate::rules::part::Part;
-use crate::rules::{Judgement, combine};
-
-/// The judgement of one rule, and the rule's figures after the decision.
-pub(super) type Judged = (Judgement, Figures);
+use crate::rules::{Judged, combine};
 
 impl<'a> Part<'a> {
     /// Charges the request if it is allowed, and stores nothing otherwise. Returns true if it was
@@ -25,29 +22,8 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn decide_alone(&self, mode: Mode, now: Nanos) -> Decision {
-        let judged = if mode == Mode::Peek {
-            self.peek(now)
-        } else {
-            self.charge(mode, now)
-        };
+        let judged = self.charge(mode, now);
         combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
-    }
-
-    /// Judges the request without its figures, unless the action is to delay, which needs the wait.
-    /// Returns the state too.
-    pub(super) fn allows(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judgement) {
-        if let Action::Delay { .. } = self.rule.action() {
-            let (state, (judgement, _)) = self.judge(state, now);
-            return (state, judgement);
-        }
-        let (state, allowed) = self.rule.limit().allows(state, now, self.cost);
-        (state, Judgement::new(self.rule, allowed, || Wait::NONE))
-    }
-
-    pub(super) fn peek(&self, now: Nanos) -> Judged {
-        let judge = |state| self.judge(state, now);
-        self.clients
-            .inspect(self.key, self.rule.limit(), now, judge)
     }
 
     /// Takes back a charge that was stored at `charged_at`, or the latest one if that is `None`.
@@ -88,53 +64,13 @@ impl<'a> Part<'a> {
         self.clients.reset(self.key, self.rule.limit(), now);
     }
 
-    /// Judges the request and computes its figures. Returns the state advanced to `now`.
-    pub(super) fn judge(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judged) {
-        let limit = self.rule.limit();
-        let (state, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
-        (
-            state,
-            (
-                Judgement::new(self.rule, allowed, || figures.earliest),
-                figures,
-            ),
-        )
-    }
-
-    pub(super) fn store(
-        &self,
-        state: Option<State>,
-        now: Nanos,
-        mode: Mode,
-    ) -> (Option<State>, Figures) {
-        let (after, _, figures) = self.rule.limit().step(state, now, self.cost, mode);
-        (after, figures)
-    }
-
-    /// Judges the request and stores it if the rule requires that, in one atomic step.
+    /// Judges the request and stores it if `mode` and the rule require that, in one atomic step.
     pub(super) fn charge(&self, mode: Mode, now: Nanos) -> Judged {
-        let charge = |state| self.charged(state, mode, now);
-        self.clients
-            .update(self.key, self.rule.limit(), now, charge)
-    }
-
-    fn charged(&self, state: Option<State>, mode: Mode, now: Nanos) -> (Option<State>, Judged) {
-        if let Action::Delay { .. } = self.rule.action() {
-            // A delaying rule stores the request only if the wait, as it is before the request is
-            // stored, is short enough.
-            let (state, (judgement, _)) = self.judge(state, now);
-            let mode = judgement.settle(mode, judgement.passes());
-            let (after, figures) = self.store(state, now, mode);
-            return (after, (judgement, figures));
-        }
         let limit = self.rule.limit();
-        let (after, allowed, figures) = limit.step(state, now, self.cost, mode);
-        (
-            after,
-            (
-                Judgement::new(self.rule, allowed, || figures.earliest),
-                figures,
-            ),
-        )
+        let charge = |state| self.rule.settle(state, self.cost, mode, now);
+        match mode {
+            Mode::Peek => self.clients.inspect(self.key, limit, now, charge),
+            _ => self.clients.update(self.key, limit, now, charge),
+        }
     }
 }

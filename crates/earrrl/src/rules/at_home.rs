@@ -4,23 +4,27 @@
 
 use core::time::Duration;
 
-use crate::algorithm::Mode;
+use crate::algorithm::{Algorithm, Limit, Mode, Word, in_words};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Brief, Decision, Outcome, Wait};
 use crate::held::Held;
 use crate::rules::part::Part;
-use crate::rules::word_request::WordRequest;
-use crate::rules::{Judgement, Report, outcome_of, waits_of};
+use crate::rules::{Judgement, Report, combine, outcome_of, waits_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
 
-/// A client in one of its home lines, with the state that was read, and the request judged on that
-/// state.
+/// A client in one of its home lines, with a request that was judged on the state that was read.
 pub(crate) struct AtHome<'a> {
     part: &'a Part<'a>,
     seen: ReadEntry<'a>,
-    request: WordRequest<'a>,
+    now: Nanos,
+    judgement: Judgement,
+    /// The states before and after the request.
+    before: Word,
+    after: Word,
+    /// True if `after` has the request stored as a denied one.
+    is_told: bool,
 }
 
 impl<'a> Part<'a> {
@@ -45,7 +49,9 @@ impl<'a> Part<'a> {
         now: impl FnOnce() -> Nanos,
     ) -> Option<Decision> {
         let settle = |judgement: &Judgement| judgement.settle(mode, judgement.passes());
-        Some(self.settle_at_home(now, settle)?.request.decision())
+        let client = self.settle_at_home(now, settle)?;
+        let judged = core::iter::once((self.rule, &client.judgement, &client));
+        Some(combine(client.now, judged))
     }
 
     /// Checks the request as [`decide_at_home`](Self::decide_at_home) does, but returns only a
@@ -64,19 +70,20 @@ impl<'a> Part<'a> {
             true => Mode::Charge,
             false => Mode::Peek,
         };
-        Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
+        Some(self.settle_at_home(now, if_allowed)?.judgement.allowed)
     }
 
     /// Corrects a reservation's estimate to the actual cost. Returns `None`, with nothing changed, if
     /// the client is not in its home lines or no word is its new state.
     pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<()> {
         let mut seen = self.place()?.at_home()?;
-        loop {
-            let after = WordRequest::committed(self.rule, seen.word()?, now, held, actual)?;
-            if seen.apply(Change::Store(after)) {
+        in_words!(self.rule.limit(), limit => loop {
+            let before = limit.state_of(seen.word()?)?;
+            let after = limit.commit(Some(before), now, held, actual)?;
+            if seen.apply(Change::Store(limit.word(&after))) {
                 return Some(());
             }
-        }
+        }, else None)
     }
 
     /// Judges the request, then stores it if `mode` returns [`Mode::Charge`] for the judgement.
@@ -89,12 +96,8 @@ impl<'a> Part<'a> {
         let place = self.place()?;
         // The clock is read while the lines are fetched.
         let mut client = self.at_home(&place, now())?;
-        loop {
-            if client.apply(mode(client.judgement()))? {
-                return Some(client);
-            }
-            client.judge(client.request.now)?;
-        }
+        client.settle(mode)?;
+        Some(client)
     }
 
     /// Returns the client, judged on the state that was read. That state may be torn, since its
@@ -102,86 +105,118 @@ impl<'a> Part<'a> {
     #[inline(always)]
     pub(super) fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let seen = place.at_home()?;
-        let request = self.judge_seen(&seen, now)?;
+        let before = seen.word()?;
         Some(AtHome {
             part: self,
+            judgement: self.judge_word(before, now)?,
             seen,
-            request,
+            now,
+            before,
+            after: before,
+            is_told: false,
         })
     }
 
+    /// Judges the request on the state that a word encodes. Returns `None` if it encodes none.
     #[inline(always)]
-    fn judge_seen<'p>(&'p self, seen: &ReadEntry<'_>, now: Nanos) -> Option<WordRequest<'p>> {
-        WordRequest::judge(self.rule, seen.word()?, now, self.cost)
+    fn judge_word(&self, word: Word, now: Nanos) -> Option<Judgement> {
+        in_words!(self.rule.limit(), limit => {
+            let before = limit.advance(Some(limit.state_of(word)?), now);
+            let allowed = limit.allows(before.as_ref(), now, self.cost);
+            let wait = || limit.retry_after(before.as_ref(), now, self.cost);
+            Some(Judgement::new(self.rule, allowed, wait))
+        }, else None)
     }
 }
 
 impl AtHome<'_> {
     #[inline]
     pub(super) fn judgement(&self) -> &Judgement {
-        &self.request.judgement
+        &self.judgement
     }
 
-    /// Returns the part of [`combine`](super::combine)'s result that a client needs, for a request
-    /// under this rule alone.
+    /// Returns the part of [`combine`]'s result that a client needs, for a request under this rule
+    /// alone.
     #[inline]
     fn brief(&self) -> Brief {
         let rule = self.part.rule;
-        let judgement = self.judgement();
-        let outcome = outcome_of(rule, judgement, judgement.passes());
+        let outcome = outcome_of(rule, &self.judgement, self.judgement.passes());
         let wait = match outcome {
-            Outcome::Deny => waits_of(rule, &self.request)[1],
-            _ => Wait::For(judgement.hold.unwrap_or_default()),
+            Outcome::Deny => waits_of(rule, self)[1],
+            _ => Wait::For(self.judgement.hold.unwrap_or_default()),
         };
         Brief {
             outcome,
-            remaining: self.request.remaining(),
+            remaining: self.remaining(),
             wait,
         }
     }
 
-    /// Stores the request if `mode` returns [`Mode::Charge`] for the judgement. Returns `None`,
-    /// with nothing stored, if the client is no longer in this slot or no word is its new state.
-    #[inline]
+    /// Stores the request, as a denied one if `mode` returns [`Mode::Check`] for the judgement, or not at all if it
+    /// returns [`Mode::Peek`]; judges it again each time that another thread changed the state first. Returns
+    /// `None`, with nothing stored, if the client is no longer in this slot or no word is its new state.
+    #[inline(always)]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
-        while !self.apply(mode(self.judgement()))? {
-            self.judge(self.request.now)?;
+        while !self.apply(mode(&self.judgement))? {
+            self.before = self.seen.word()?;
+            self.after = self.before;
+            self.is_told = false;
+            self.judgement = self.part.judge_word(self.before, self.now)?;
         }
         Some(())
     }
 
-    /// Judges the request again, on the state that was read last.
-    #[inline(always)]
-    fn judge(&mut self, now: Nanos) -> Option<()> {
-        self.request = self.part.judge_seen(&self.seen, now)?;
-        Some(())
-    }
-
-    /// Stores the request if `mode` is [`Mode::Charge`]. Returns false if another thread changed
-    /// the state first, and `None`, with nothing stored, if no word is the new state.
+    /// Returns false if another thread changed the state first.
     #[inline(always)]
     fn apply(&mut self, mode: Mode) -> Option<bool> {
-        if mode == Mode::Peek || self.part.cost.is_zero() {
-            self.request.leave();
+        let cost = self.part.cost;
+        if mode == Mode::Peek || cost.is_zero() {
             return Some(self.seen.apply(Change::Keep));
         }
-        Some(self.seen.apply(Change::Store(self.request.store(mode)?)))
+        self.is_told = mode == Mode::Check;
+        self.after = in_words!(self.part.rule.limit(), limit => {
+            let before = limit.advance(limit.state_of(self.before), self.now);
+            limit.word(&match mode {
+                Mode::Check => limit.deny(before, self.now, cost),
+                _ => limit.charge(before, self.now, cost),
+            })
+        }, else return None);
+        Some(self.seen.apply(Change::Store(self.after)))
     }
 }
 
 impl Report for AtHome<'_> {
     #[inline]
     fn remaining(&self) -> u64 {
-        self.request.remaining()
+        in_words!(self.part.rule.limit(), limit => {
+            let after = limit.advance(limit.state_of(self.after), self.now);
+            limit.remaining(after.as_ref(), self.now)
+        }, else 0)
     }
 
     #[inline]
     fn waits(&self) -> [Wait; 2] {
-        self.request.waits()
+        let cost = self.part.cost;
+        in_words!(self.part.rule.limit(), limit => {
+            let after = limit.advance(limit.state_of(self.after), self.now);
+            let earliest = limit.retry_after(after.as_ref(), self.now, cost);
+            match self.is_told {
+                true => [earliest, limit.told(after.as_ref(), self.now, cost, earliest)],
+                false => [earliest; 2],
+            }
+        }, else [Wait::NONE; 2])
     }
 
     #[inline]
     fn standing(&self) -> (Option<f64>, f64, Duration) {
-        self.request.standing()
+        in_words!(self.part.rule.limit(), limit => {
+            let state = |word| limit.advance(limit.state_of(word), self.now);
+            let after = state(self.after);
+            // No algorithm has both rates, and those that count have the longer states to decode.
+            let rate = limit.counted(after.as_ref(), self.now).or_else(|| {
+                limit.estimate(state(self.before).as_ref(), self.now, self.part.cost)
+            });
+            (rate, limit.limit(), limit.reset_after(after.as_ref(), self.now))
+        }, else (None, 0.0, Duration::ZERO))
     }
 }

@@ -19,11 +19,10 @@ use crate::algorithm::{Mode, Policy};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Wait};
-use crate::rules::alone::Judged;
 use crate::rules::at_home::AtHome;
 use crate::rules::grant::granted;
 use crate::rules::part::Part;
-use crate::rules::{Judgement, Report, combine};
+use crate::rules::{Judged, Judgement, Report, combine};
 use crate::store::table::Lookup;
 use crate::store::{Kept, Shard, States, Under};
 
@@ -227,29 +226,34 @@ impl<'r> AtomicRequest<'r, '_> {
 
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
         let now = self.now;
+        let judge = |state| part.rule.judge(state, part.cost, now);
         match self.shards.of(part) {
-            Some(shard) => {
-                shard.inspect(part.key, part.under(), now, |state| part.allows(state, now))
-            }
+            Some(shard) => shard.inspect(part.key, part.under(), now, judge),
             None => part
                 .clients
-                .inspect(part.key, part.rule.limit(), now, |state| {
-                    part.allows(state, now)
-                }),
+                .inspect(part.key, part.rule.limit(), now, judge),
         }
     }
 
     /// Computes the figures of a rule that has stored nothing.
     fn figures(&mut self, part: &Part<'_>) -> Figures {
+        self.store(part, Mode::Peek)
+            .unwrap_or_else(|| part.charge(Mode::Peek, self.now).1)
+    }
+
+    /// Stores the request in a larger state, which is locked, if `mode` requires that. Returns the rule's figures, or
+    /// `None` if the state is a word.
+    fn store(&mut self, part: &Part<'_>, mode: Mode) -> Option<Figures> {
         let now = self.now;
-        match self.shards.of(part) {
-            Some(shard) => {
-                shard
-                    .inspect(part.key, part.under(), now, |state| part.judge(state, now))
-                    .1
-            }
-            None => part.peek(now).1,
-        }
+        let store = |state| {
+            let (after, _, figures) = part.rule.limit().step(state, now, part.cost, mode);
+            (after, figures)
+        };
+        let shard = self.shards.of(part)?;
+        Some(match mode {
+            Mode::Peek => shard.inspect(part.key, part.under(), now, store),
+            _ => shard.update(part.key, part.under(), now, store),
+        })
     }
 
     fn charge_word(&self, part: &Part<'_>, answer: &mut RuleVerdict<'_>) {
@@ -304,14 +308,9 @@ impl<'r> AtomicRequest<'r, '_> {
     fn store_states(&mut self, answers: &mut [RuleVerdict<'_>]) {
         let pass = all_pass(answers);
         for (part, answer) in self.parts.iter().zip(answers) {
-            let now = self.now;
             let mode = answer.judgement().settle(Mode::Check, pass);
-            if mode != Mode::Peek
-                && let RuleVerdict::Elsewhere(_, figures) = answer
-                && let Some(shard) = self.shards.of(part)
-            {
-                let store = |state| part.store(state, now, mode);
-                *figures = Some(shard.update(part.key, part.under(), now, store));
+            if let RuleVerdict::Elsewhere(_, figures @ None) = answer {
+                *figures = self.store(part, mode);
             }
         }
     }

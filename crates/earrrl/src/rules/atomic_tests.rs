@@ -41,5 +41,8 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
     assert!(parts[2].charge(Mode::Check, NOW).0.allowed);
     request.charge_leaky_words(&mut answers);
     assert!(!all_pass(&answers));
-    assert_eq!(parts.map(|part| part.peek(NOW).1.remaining), [0, 9, 0]);
+    assert_eq!(
+        parts.map(|part| part.charge(Mode::Peek, NOW).1.remaining),
+        [0, 9, 0]
+    );
 }

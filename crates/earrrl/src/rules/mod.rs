@@ -15,8 +15,6 @@ pub mod grant;
 pub(crate) mod part;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
-#[cfg(feature = "std")]
-mod word_request;
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -81,6 +79,37 @@ impl Judgement {
     }
 }
 
+/// The judgement of one rule, and the rule's figures after the decision.
+#[cfg(feature = "std")]
+type Judged = (Judgement, Figures);
+
+impl Rule {
+    /// Judges a request and computes no figures. Returns the state advanced to `now`.
+    fn judge(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Option<State>, Judgement) {
+        let limit = self.limit();
+        let (state, allowed) = limit.allows(state, now, cost);
+        // Only a delaying rule needs the wait, as it is before the request is stored.
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.earliest;
+        let judgement = Judgement::new(self, allowed, wait);
+        (state, judgement)
+    }
+
+    /// Judges a request, and stores it if `mode` and the judgement require that.
+    #[cfg(feature = "std")]
+    fn settle(
+        &self,
+        state: Option<State>,
+        cost: Cost,
+        mode: Mode,
+        now: Nanos,
+    ) -> (Option<State>, Judged) {
+        let (state, judgement) = self.judge(state, cost, now);
+        let mode = judgement.settle(mode, judgement.passes());
+        let (after, _, figures) = self.limit().step(state, now, cost, mode);
+        (after, (judgement, figures))
+    }
+}
+
 /// Judges one request under all `charges` and stores it in their `states`, which are in the same
 /// order. No two charges may have the same rule and key.
 pub fn decide_all(
@@ -89,11 +118,12 @@ pub fn decide_all(
     mode: Mode,
     now: Nanos,
 ) -> Decision {
-    let judge = |(&(rule, cost), state): (&(&Rule, Cost), &Option<State>)| {
-        let (_, allowed, figures) = rule.limit().step(state.clone(), now, cost, Mode::Peek);
-        Judgement::new(rule, allowed, || figures.earliest)
-    };
-    let judgements: Vec<Judgement> = charges.iter().zip(states.iter()).map(judge).collect();
+    let mut judgements = Vec::with_capacity(charges.len());
+    for (&(rule, cost), state) in charges.iter().zip(&mut *states) {
+        let (advanced, judgement) = rule.judge(state.take(), cost, now);
+        *state = advanced;
+        judgements.push(judgement);
+    }
     let all_pass = judgements.iter().all(Judgement::passes);
     let mut judged = Vec::with_capacity(charges.len());
     for ((&(rule, cost), state), judgement) in charges.iter().zip(states).zip(judgements) {

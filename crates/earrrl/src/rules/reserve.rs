@@ -80,7 +80,10 @@ impl Part<'_> {
             Some(GivenBack { others, refunded }) => {
                 // A refund in a full bucket is lost, so as much of the estimate is as good as used.
                 let used = (actual + refunded).min(held.cost);
-                let lowered = held.lowered(limit.time_to_refill(others));
+                let lowered = match others.is_zero() {
+                    true => held,
+                    false => held.lowered(limit.time_to_refill(others)),
+                };
                 (Some(lowered), actual.max(used))
             }
             None if actual > held.cost && !limit.is_concurrent() => (Some(held), actual),

@@ -8,6 +8,7 @@ mod accuracy;
 mod calendar;
 mod client;
 mod extremes;
+mod first_window;
 mod properties;
 mod vectors;
 

@@ -4,6 +4,7 @@
 use earrrl::algorithm::State;
 use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError};
 
+use super::BUCKET;
 use earrrl_logs::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
 
 /// The end of the figure, in minutes.
@@ -96,7 +97,7 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
             notes: notes.collect(),
             series: vec![
                 cap.with_stroke(Stroke::Dashed),
-                Series::new("", 0, points).with_stroke(Stroke::Filled),
+                Series::new("", BUCKET, points).with_stroke(Stroke::Filled),
             ],
             ..Panel::default()
         }],

@@ -8,6 +8,11 @@ mod windows;
 use earrrl::RuleError;
 use earrrl_logs::plot::Figure;
 
+/// The colour of averages in all figures, that of windows, and that of buckets.
+const AVERAGE: usize = 0;
+const WINDOW: usize = 1;
+const BUCKET: usize = 2;
+
 /// Returns each figure with its name.
 ///
 /// # Errors

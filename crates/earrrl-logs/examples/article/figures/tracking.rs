@@ -5,6 +5,7 @@ use std::time::Duration;
 use earrrl::algorithm::State;
 use earrrl::{Cost, Mode, Nanos, Rule, RuleError};
 
+use super::AVERAGE;
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 use earrrl_logs::simulate::{Client, run};
 
@@ -32,11 +33,20 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
             (SENDS.1, 0.0),
         ];
         let truth = Series::new("", GREY, ends.to_vec()).with_stroke(Stroke::Dashed);
-        let estimate = Series::new(
-            format!("sends {rate}"),
-            place,
-            estimates(&rule, client, (END, SAMPLES))?,
-        );
+        let points = estimates(&rule, client, (END, SAMPLES))?;
+        let mut name = format!("sends {rate}");
+        // The estimate of 1/s swings so fast that its line would be an area.
+        let lines = match (place, half_life) {
+            (1, 1) => {
+                name += ": the estimate swings between these lines";
+                envelope(&points).into()
+            }
+            _ => vec![points],
+        };
+        let names = [name, String::new()].into_iter();
+        let estimate = names
+            .zip(lines)
+            .map(|(name, points)| Series::new(name, AVERAGE, points));
         let marks = match (place, half_life) {
             (0, 10) => [SENDS.0, SENDS.1]
                 .map(|at| Mark::new(at + 10.0, "half after 10 s"))
@@ -45,7 +55,7 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
         };
         panels.push(Panel {
             y_label: "requests a second".into(),
-            series: vec![truth, estimate],
+            series: std::iter::once(truth).chain(estimate).collect(),
             marks,
             ..Panel::default()
         });
@@ -56,6 +66,16 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
         panels,
         size: (640, 660),
     })
+}
+
+/// Returns the rates just after requests, with all after the last one, and those just before requests.
+fn envelope(points: &[(f64, f64)]) -> [Vec<(f64, f64)>; 2] {
+    let is_request = |pair: &&[(f64, f64)]| pair[0].0 == pair[1].0 && pair[0].1 < pair[1].1;
+    let requests = points.windows(2).filter(is_request);
+    let (before, mut after): (Vec<_>, Vec<_>) = requests.map(|pair| (pair[0], pair[1])).unzip();
+    let last = after.last().map_or(0.0, |point: &(f64, f64)| point.0);
+    after.extend(points.iter().filter(|point| point.0 > last));
+    [after, before]
 }
 
 /// Returns the rates that a rule measures of a client until `end`, in seconds: just before and just
@@ -109,6 +129,22 @@ mod tests {
             .unwrap();
         let points = estimates(&rule, client, (END, SAMPLES)).unwrap();
         points.iter().find(|(time, _)| *time >= at).unwrap().1
+    }
+
+    #[test]
+    fn an_envelope_has_the_rates_after_and_before_requests() {
+        let points = [
+            (0.0, 0.0),
+            (1.0, 0.0),
+            (1.0, 0.7),
+            (1.0, 0.7),
+            (2.0, 0.3),
+            (2.0, 1.0),
+            (3.0, 0.5),
+        ];
+        let [after, before] = envelope(&points);
+        assert_eq!(after, [(1.0, 0.7), (2.0, 1.0), (3.0, 0.5)]);
+        assert_eq!(before, [(1.0, 0.0), (2.0, 0.3)]);
     }
 
     #[test]

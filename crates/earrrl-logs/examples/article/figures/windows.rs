@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use earrrl::{Rule, RuleError};
 
+use super::WINDOW;
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
 use earrrl_logs::simulate::{Attempt, Scenario, SimulatedOutcome, run};
 
@@ -24,6 +25,9 @@ fn greedy() -> Result<Scenario, RuleError> {
     })
 }
 
+/// The instant at which lines have their names, in seconds: before the last denial.
+const NAMED_AT: f64 = 250.0;
+
 /// Draws a client that exceeds its limit: fixed windows admit it again in every window,
 /// recent-average only once it slows down.
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
@@ -43,7 +47,18 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
         note,
     )?;
     let mut figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
-    figure.title = "A client sends 1.67 requests/s, and from 150 s on the permitted 1/s".into();
+    figure.title = "An abuser sends 1.67 requests a second; the limit is 1 a second".into();
+    let panel = &mut figure.panels[0];
+    // Each line has its name beside it, in place of a legend.
+    let names = ["attempts", "recent average", "fixed window"];
+    for (series, name) in panel.series.iter_mut().zip(names) {
+        series.name.clear();
+        let points = series.points.iter().rev();
+        let height = points.copied().find(|point| point.0 <= NAMED_AT);
+        let text = name.to_owned();
+        let at = height.map(|(_, height)| (NAMED_AT, height));
+        panel.notes.extend(at.map(|at| Note { at, text }));
+    }
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
     figure.panels[0].marks = [
         mark(denied.first().copied(), "first denied"),
@@ -118,7 +133,7 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
         if place == 0 {
             marks[1].text = "a new window".into();
         }
-        let permitted = Series::new(rule, place, points).with_stroke(Stroke::Filled);
+        let permitted = Series::new(rule, WINDOW, points).with_stroke(Stroke::Filled);
         panels.push(Panel {
             y_label: "in the last minute".into(),
             // The invisible last series makes all panels reach up to twice the quota.
@@ -165,7 +180,8 @@ mod tests {
             .iter()
             .map(|note| note.text.as_str())
             .collect();
-        assert_eq!(notes, ["400", "89", "300"]);
+        let names = ["attempts", "recent average", "fixed window"];
+        assert_eq!(notes, [&["400", "89", "300"][..], &names].concat());
     }
 
     #[test]

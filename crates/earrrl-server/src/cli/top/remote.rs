@@ -86,7 +86,11 @@ fn listed(rules: &[RuleCounts]) -> String {
 
 fn counts_of(rule: &Value) -> RuleCounts {
     let text = |field: &str| rule[field].as_str().unwrap_or_default();
-    let limit = Escaped(text("limit").as_bytes()).to_string();
+    let mut limit = text("limit").to_owned();
+    if let Some(unit) = rule["unit"].as_str() {
+        limit += &format!(" in {unit}");
+    }
+    let limit = Escaped(limit.as_bytes()).to_string();
     RuleCounts {
         name: text("name").to_owned(),
         limit,

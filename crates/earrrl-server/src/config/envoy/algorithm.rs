@@ -11,6 +11,8 @@ pub enum EnvoyAlgorithm {
     /// Counts requests from zero in each unit of time, as envoyproxy/ratelimit does.
     #[default]
     FixedWindow,
+    /// Counts requests from zero in each week, month and year of the calendar in UTC, and in each shorter unit.
+    Calendar,
     /// Counts the requests of the last unit of time, in fifty parts.
     SlidingWindow,
     /// Allows the requests of one unit at once, and then one at a time at the limit's rate.
@@ -21,17 +23,19 @@ pub enum EnvoyAlgorithm {
 
 impl EnvoyAlgorithm {
     /// All algorithms, in the order in which errors list them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::FixedWindow,
+        Self::Calendar,
         Self::SlidingWindow,
         Self::Gcra,
         Self::RecentAverage,
     ];
 
-    /// Returns the name of the algorithm in the rule grammar.
+    /// Returns the name of the algorithm: that of the rule grammar, or `calendar`.
     pub fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed-window",
+            Self::Calendar => "calendar",
             Self::SlidingWindow => "sliding-window",
             Self::Gcra => "gcra",
             Self::RecentAverage => "recent-average",
@@ -42,7 +46,7 @@ impl EnvoyAlgorithm {
     /// one that counts: where the configured one does not, it is the one that lets no more pass.
     pub fn that_counts(self) -> Self {
         match self {
-            Self::FixedWindow => Self::FixedWindow,
+            Self::FixedWindow | Self::Calendar => self,
             Self::SlidingWindow | Self::Gcra | Self::RecentAverage => Self::SlidingWindow,
         }
     }
@@ -58,15 +62,14 @@ impl EnvoyAlgorithm {
         }
         let name = self.name();
         let secs = unit.duration().as_secs();
-        let options = match self {
-            Self::FixedWindow => String::new(),
-            Self::SlidingWindow => " sub-windows=50".to_owned(),
-            Self::Gcra => format!(" burst={requests}"),
-            Self::RecentAverage => format!(" period={secs}s"),
+        let text = match self {
+            Self::FixedWindow => format!("{name} {requests}/{secs}s"),
+            Self::Calendar => format!("fixed-window {requests}/{}", unit.name()),
+            Self::SlidingWindow => format!("{name} {requests}/{secs}s sub-windows=50"),
+            Self::Gcra => format!("{name} {requests}/{secs}s burst={requests}"),
+            Self::RecentAverage => format!("{name} {requests}/{secs}s period={secs}s"),
         };
-        format!("{name} {requests}/{secs}s{options}")
-            .parse()
-            .map(Some)
+        text.parse().map(Some)
     }
 }
 
@@ -97,6 +100,7 @@ mod tests {
             Unit::Hour,
             Unit::Day,
             Unit::Week,
+            Unit::Month,
             Unit::Year,
         ];
         for algorithm in EnvoyAlgorithm::ALL {

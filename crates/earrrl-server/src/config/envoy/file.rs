@@ -12,7 +12,7 @@ use crate::config::{ConfigError, ConfigProblem};
 use crate::protobuf::ratelimit::Unit;
 
 /// Every known key, at any depth of a file. All but the last two are keys of envoyproxy/ratelimit.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 18] = [
     "domain",
     "descriptors",
     "key",
@@ -31,7 +31,6 @@ const KEYS: [&str; 19] = [
     "metadata",
     "limit",
     "action",
-    "<<",
 ];
 
 /// A domain with its descriptors, from a file or from a control plane.

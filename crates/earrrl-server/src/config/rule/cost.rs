@@ -14,7 +14,7 @@ pub enum CostSource {
     /// The cost depends on the path: the first matching condition determines it, and other paths
     /// cost 1.
     ByPath(Vec<(Condition, Cost)>),
-    /// The cost is the value of the attribute of this name, or 1 if the request lacks it.
+    /// The cost is the value of the attribute of this name, or the rule's least cost if the request lacks it.
     Attribute(String),
 }
 

@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, OnExpiry, Rule};
+use earrrl::{Action, Cost, OnExpiry, Rule, RuleError};
+use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;
 
 use super::cost::{CostSource, cost_source, max_cost, never_passes};
@@ -15,21 +16,33 @@ const ON_EXPIRY: [(&str, OnExpiry); 2] = [("keep", OnExpiry::Keep), ("release", 
 /// The bounds of the field `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 
+/// The settings outside of the rules that rules depend on.
+pub(in crate::config) struct Surroundings<'c> {
+    /// The paths that count as equal.
+    pub(in crate::config) paths: Paths,
+    /// The addresses that count as one client.
+    pub(in crate::config) prefixes: Prefixes,
+    /// The engine, which may be unable to count a limit exactly.
+    pub(in crate::config) engine: &'c EngineConfig,
+}
+
 /// The terms of a rule that its overrides share.
-#[derive(Debug)]
-pub(super) struct Terms {
-    action: Action,
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub(super) action: Action,
     pub(super) cost: CostSource,
     pub(super) max_cost: Option<Cost>,
     max_bytes: Option<usize>,
     on_expiry: OnExpiry,
     is_on_redis: bool,
+    pub(super) paths: Paths,
+    pub(super) prefixes: Prefixes,
 }
 
 impl Terms {
     /// Reads the fields beside `limit` that are terms of a rule.
-    pub(super) fn read(table: &Table<'_>, paths: Paths, engine: &EngineConfig) -> Self {
-        let cost = cost_source(table, paths);
+    pub(super) fn read(table: &Table<'_>, around: &Surroundings<'_>) -> Self {
+        let cost = cost_source(table, around.paths);
         Self {
             action: action(table),
             max_cost: max_cost(table, &cost),
@@ -40,7 +53,9 @@ impl Terms {
             on_expiry: table
                 .choice("on_expiry", &ON_EXPIRY)
                 .unwrap_or(OnExpiry::Keep),
-            is_on_redis: matches!(engine, EngineConfig::Redis(_)),
+            is_on_redis: matches!(around.engine, EngineConfig::Redis(_)),
+            paths: around.paths,
+            prefixes: around.prefixes,
         }
     }
 
@@ -57,28 +72,50 @@ impl Terms {
         }
     }
 
-    /// Reads the limit of an override, which has the rule's bound on bytes if its algorithm can have one.
-    pub(super) fn limit_of_override(&self, field: Field<'_>) -> Option<Rule> {
-        let rule = self.limit(field, None)?;
+    /// Returns the limit of an override that is set at run time.
+    ///
+    /// # Errors
+    /// Returns why the text is no limit for clients of this rule.
+    pub(super) fn limit_at_run_time(&self, text: &str) -> Result<Rule, String> {
+        let rule = text.parse().and_then(|rule| self.completed(rule));
+        let rule = rule.map_err(|error| error.to_string())?;
+        if self.is_on_redis {
+            earrrl_redis::check_rule(&rule).map_err(|error| error.to_string())?;
+        }
+        match never_passes(&rule, &self.cost) {
+            Some(why) => Err(why),
+            None => Ok(self.bounded(rule)),
+        }
+    }
+
+    /// Returns the rule with the terms that every algorithm has.
+    fn completed(&self, rule: Rule) -> Result<Rule, RuleError> {
+        let rule = rule.with_action(self.action)?;
+        let rule = match self.max_cost {
+            Some(most) => rule.with_max_cost(most)?,
+            None => rule,
+        };
+        Ok(rule.with_on_expiry(self.on_expiry))
+    }
+
+    /// Returns the rule with the bound on bytes if its algorithm can have one.
+    pub(super) fn bounded(&self, rule: Rule) -> Rule {
         let bounded = self
             .max_bytes
             .map(|bytes| rule.clone().with_max_bytes(bytes));
-        Some(bounded.and_then(Result::ok).unwrap_or(rule))
+        bounded.and_then(Result::ok).unwrap_or(rule)
     }
 
     /// Reads a limit, under which the cost in the field `cost`, or the usual one, must be able to pass.
-    fn limit(&self, field: Field<'_>, cost: Option<Field<'_>>) -> Option<Rule> {
+    pub(super) fn limit(&self, field: Field<'_>, cost: Option<Field<'_>>) -> Option<Rule> {
         let place = field.span();
-        let rule = field.text()?.parse::<Rule>().map_err(|error| {
+        let text = field.parsed("a limit, as \"fixed-window 5/1m\"", Some)?;
+        let rule = text.parse::<Rule>().map_err(|error| {
             // The parser's error has a column within the rule's text, which begins after a quote.
             let start = place.start + error.column().unwrap_or(1);
             field.mistake_at(start..place.end, error.message());
         });
-        let rule = rule.ok()?.with_action(self.action);
-        let rule = rule.and_then(|rule| match self.max_cost {
-            Some(most) => rule.with_max_cost(most),
-            None => Ok(rule),
-        });
+        let rule = self.completed(rule.ok()?);
         let rule = rule.map_err(|error| field.note(error)).ok()?;
         if self.is_on_redis
             && let Err(error) = earrrl_redis::check_rule(&rule)
@@ -88,7 +125,7 @@ impl Terms {
         if let Some(why) = never_passes(&rule, &self.cost) {
             cost.unwrap_or(field).note(why);
         }
-        Some(rule.with_on_expiry(self.on_expiry))
+        Some(rule)
     }
 }
 

@@ -1,25 +1,23 @@
 //! Envoy's `ext_authz` over gRPC: the method `envoy.service.auth.v3.Authorization/Check`.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
-use earrrl::{Outcome, Wait};
-use h2::RecvStream;
+use earrrl::Outcome;
+use serde_json::{Map, Value};
 use tonic::{Code, Status};
 
 use super::call;
-use super::message::Reply;
-use super::message::frame;
+use super::message::{Reply, frame};
 use crate::protobuf::authorization::{
     AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
     HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,
 };
-use crate::protobuf::value::Kind;
-use crate::protobuf::{HeaderValue as EnvoyHeader, RpcStatus, Struct, Value};
+use crate::protobuf::json::to_struct;
+use crate::protobuf::{HeaderValue as EnvoyHeader, RpcStatus, Struct};
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
-use crate::protocol::http2::held::HeldBytes;
 use crate::protocol::response::Verdict;
 use crate::server::Server;
 use crate::service;
@@ -30,15 +28,10 @@ use crate::stream::OF_UNIX;
 const ACTION: &str = "x-ratelimit-action";
 
 /// Answers a call to `Check`.
-pub(super) async fn answer(
-    server: &Server,
-    all: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
-) -> Reply {
+pub(super) async fn answer(server: &Server, request: Request<Body>) -> Reply {
     let started = Instant::now();
-    let answered = check(server, all, request, started)
-        .await
-        .map(|answer| frame(&answer));
+    let answered = check(server, request, started).await;
+    let answered = answered.map(|answer| frame(&answer));
     if let Err(status) = &answered {
         server.service.refused_question(status.message());
     }
@@ -52,15 +45,14 @@ pub(super) async fn answer(
 
 async fn check(
     server: &Server,
-    all: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
+    mut request: Request<Body>,
     started: Instant,
 ) -> Result<CheckResponse, Status> {
     let timeout = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
     let deadline = timeout.map(|timeout| started + timeout);
-    let request = call::message(server, all, request).await;
+    let message = call::message(server, &mut request).await;
     let is_of_size = |code| matches!(code, Code::Unavailable | Code::ResourceExhausted);
-    if request
+    if message
         .as_ref()
         .is_err_and(|status| is_of_size(status.code()))
     {
@@ -72,8 +64,8 @@ async fn check(
             metadata(&service::answer::Answer::default(), Outcome::Deny),
         ));
     }
-    let request: CheckRequest = request?;
-    let attributes = request.attributes.unwrap_or_default();
+    let message: CheckRequest = message?;
+    let attributes = message.attributes.unwrap_or_default();
     let peer = attributes.source.as_ref().and_then(address);
     let http = attributes.request.and_then(|request| request.http);
     let http = http.ok_or_else(|| Status::invalid_argument("attributes.request.http: expected"))?;
@@ -200,25 +192,21 @@ fn code(status: StatusCode) -> Code {
 /// Returns the decision as dynamic metadata, which Envoy's later filters and access logs can read.
 /// Durations are in seconds; `retry_after` is absent if the request can never be allowed.
 fn metadata(answer: &service::answer::Answer<'_>, outcome: Outcome) -> Struct {
-    let number = |number: f64| Some(Kind::NumberValue(number));
-    let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];
+    let mut fields = Map::from_iter([("action".to_owned(), outcome.name().into())]);
     if let (Some(decision), Some(charged)) = (&answer.decision, answer.deciding()) {
-        let wait = match decision.retry_after {
-            Wait::For(wait) => number(wait.as_secs_f64()),
-            Wait::Never => None,
-        };
-        fields.extend([
-            ("rule", Some(Kind::StringValue(charged.rule.name.clone()))),
-            ("rate", decision.rate.map(Kind::NumberValue)),
-            ("limit", number(decision.limit)),
-            ("remaining", number(decision.remaining as f64)),
-            ("retry_after", wait),
-            ("reset_after", number(decision.reset_after.as_secs_f64())),
-        ]);
+        let wait = decision.retry_after.duration();
+        let figures = [
+            ("rule", charged.rule.name.as_str().into()),
+            ("rate", decision.rate.into()),
+            ("limit", decision.limit.into()),
+            ("remaining", decision.remaining.into()),
+            ("retry_after", wait.map(|wait| wait.as_secs_f64()).into()),
+            ("reset_after", decision.reset_after.as_secs_f64().into()),
+        ];
+        let known = figures
+            .into_iter()
+            .filter(|(_, figure): &(_, Value)| !figure.is_null());
+        fields.extend(known.map(|(name, figure)| (name.to_owned(), figure)));
     }
-    let field =
-        |(name, kind): (&str, Option<Kind>)| Some((name.to_owned(), Value { kind: Some(kind?) }));
-    Struct {
-        fields: fields.into_iter().filter_map(field).collect(),
-    }
+    to_struct(&fields)
 }

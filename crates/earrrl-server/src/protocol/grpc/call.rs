@@ -1,22 +1,15 @@
 //! One unary call to a rate limit service: its access check, its deadline and its decision.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::http::{HeaderMap, Request};
-use h2::RecvStream;
-use hyper::body::Bytes;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::message::Reply;
-use super::message::{Incoming, frame};
+use super::message::{Reply, frame, read};
 use crate::config::access::Scope;
-use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
+use crate::protobuf::ratelimit::{Code as OverallCode, RateLimitRequest, RateLimitResponse};
 use crate::protocol::bearer::{self, TokenRefused};
-use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::{EngineError, Mode};
@@ -26,123 +19,67 @@ const WRONG_TOKEN: Duration = Duration::from_secs(1);
 /// The longest timeout of a call. A longer one in `grpc-timeout` is reduced to this.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// A call for a decision on descriptors.
-#[derive(Debug)]
-pub(super) struct RateLimitCall {
-    mode: Mode,
-    started: Instant,
-    timeout: Result<Option<Duration>, &'static str>,
-    permitted: Result<(), TokenRefused>,
-    message: Incoming,
+/// Answers a call for a decision on descriptors.
+pub(super) async fn rate_limit(server: &Server, mode: Mode, request: Request<Body>) -> Reply {
+    let started = Instant::now();
+    let counts = server.service.descriptor_counts();
+    counts.requests.increment();
+    let answer = decide(server, mode, request, started).await;
+    if let Err(status) = &answer {
+        server.service.refused_question(status.message());
+        match status.code() {
+            Code::Unavailable => counts.engine_errors.increment(),
+            _ => counts.service_errors.increment(),
+        }
+    }
+    counts.response_time.record(started.elapsed());
+    answer
 }
 
-impl RateLimitCall {
-    pub(super) fn new(server: &Server, mode: Mode, request: Request<RecvStream>) -> Self {
-        server.service.descriptor_counts().requests.increment();
-        let (head, body) = request.into_parts();
-        Self {
-            mode,
-            started: Instant::now(),
-            timeout: timeout(&head.headers),
-            permitted: permit(server, &head.headers),
-            message: Incoming::new(body),
-        }
-    }
-
-    /// Returns the response if it can be made without waiting: the message has arrived, the call is
-    /// permitted, and the engine keeps its state in memory.
-    pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Reply> {
-        if self.permitted.is_err() || self.timeout.is_err() || server.service.engine().waits() {
-            return None;
-        }
-        let Poll::Ready(message) = self.message.poll(context) else {
-            return None;
-        };
-        let answer = match message {
-            Ok(message) => match pin!(self.decide(server, message)).poll(context) {
-                Poll::Ready(answer) => answer,
-                // This does not occur, since an engine with its state in memory decides without
-                // waiting.
-                Poll::Pending => return None,
-            },
-            Err(status) => Err(status),
-        };
-        self.conclude(server, &answer);
-        Some(answer)
-    }
-
-    /// Counts the bytes of the call's message as held from now on.
-    pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
-        self.message.hold(all);
-    }
-
-    /// Waits for the call's message and returns the response.
-    pub(super) async fn answer(mut self, server: &Server) -> Reply {
-        let answer = match self.read(server).await {
-            Ok(message) => self.decide(server, message).await,
-            // Memory is short. The call gets a denial, since a proxy passes its client's request on
-            // after an error.
-            Err(status) if status.code() == tonic::Code::Unavailable => Ok(frame(&over_limit())),
-            Err(status) => Err(status),
-        };
-        self.conclude(server, &answer);
-        answer
-    }
-
-    async fn read(&mut self, server: &Server) -> Result<Bytes, Status> {
-        self.timeout.map_err(Status::invalid_argument)?;
-        admit(&self.permitted, &mut self.message).await?;
-        read(server, &mut self.message).await
-    }
-
-    async fn decide(&self, server: &Server, message: Bytes) -> Reply {
-        let timeout = self.timeout.map_err(Status::invalid_argument)?;
-        let request: RateLimitRequest = decode(message)?;
-        let deadline = timeout.map(|timeout| self.started + timeout);
-        let decided = server
-            .service
-            .should_rate_limit(&request, self.mode, deadline)
-            .await;
-        decided
-            .map(|answer| frame(&answer))
-            .map_err(|error| status(&error))
-    }
-
-    fn conclude(&self, server: &Server, answer: &Reply) {
-        let counts = server.service.descriptor_counts();
-        if let Err(status) = answer {
-            server.service.refused_question(status.message());
-        }
-        match answer {
-            Ok(_) => {}
-            Err(status) if status.code() == tonic::Code::Unavailable => {
-                counts.engine_errors.increment();
-            }
-            Err(_) => counts.service_errors.increment(),
-        }
-        counts.response_time.record(self.started.elapsed());
-    }
+async fn decide(
+    server: &Server,
+    mode: Mode,
+    mut request: Request<Body>,
+    started: Instant,
+) -> Reply {
+    let timeout = timeout(request.headers()).map_err(Status::invalid_argument)?;
+    let message: RateLimitRequest = match message(server, &mut request).await {
+        // Memory is short. The call gets a denial, since a proxy passes its client's request on
+        // after an error.
+        Err(status) if status.code() == Code::Unavailable => return Ok(frame(&over_limit())),
+        message => message?,
+    };
+    let deadline = timeout.map(|timeout| started + timeout);
+    let decided = server.service.should_rate_limit(&message, mode, deadline);
+    let answer = decided.await.map_err(|error| status(&error))?;
+    Ok(frame(&answer))
 }
 
 /// Returns the denial of a request whose message was not read because memory is short.
 fn over_limit() -> RateLimitResponse {
     RateLimitResponse {
-        overall_code: Code::OverLimit.into(),
+        overall_code: OverallCode::OverLimit.into(),
         ..RateLimitResponse::default()
     }
 }
 
-/// Checks the token of a call, and returns the call's decoded message.
+/// Checks the token of a call, and returns the call's decoded message. The memory of the message counts as held until
+/// the request is dropped. The error for a wrong token is delayed, so that clients cannot try many tokens.
 pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
-    all: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
+    request: &mut Request<Body>,
 ) -> Result<M, Status> {
-    let permitted = permit(server, request.headers());
-    let mut message = Incoming::new(request.into_body());
-    message.hold(all);
-    admit(&permitted, &mut message).await?;
-    decode(read(server, &mut message).await?)
+    if let Err(refused) = permit(server, request.headers()) {
+        *request.body_mut() = Body::empty();
+        match refused {
+            TokenRefused::Forbidden(_) => return Err(Status::permission_denied(refused.why())),
+            TokenRefused::Wrong => tokio::time::sleep(WRONG_TOKEN).await,
+            TokenRefused::Missing => {}
+        }
+        return Err(Status::unauthenticated(refused.why()));
+    }
+    let message = read(server, request.body_mut()).await?;
+    M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 /// Checks that the token of a call permits verdicts. Descriptors, and the rules that match a proxied
@@ -151,39 +88,6 @@ fn permit(server: &Server, headers: &HeaderMap) -> Result<(), TokenRefused> {
     let access = bearer::access(server, headers)?;
     access.permit(Scope::Check)?;
     Ok(access.permit_all_rules()?)
-}
-
-/// Returns an error for a call that its token does not permit. The error for a wrong token is
-/// delayed, so that clients cannot try many tokens.
-async fn admit(permitted: &Result<(), TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
-    let Err(refused) = permitted else {
-        return Ok(());
-    };
-    message.close();
-    match refused {
-        TokenRefused::Forbidden(_) => return Err(Status::permission_denied(refused.why())),
-        TokenRefused::Wrong => tokio::time::sleep(WRONG_TOKEN).await,
-        TokenRefused::Missing => {}
-    }
-    Err(Status::unauthenticated(refused.why()))
-}
-
-/// Returns the whole message, or an error if it does not arrive in time.
-async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> {
-    let patience = Duration::from_secs(server.config.limits.request.into());
-    let read = tokio::time::timeout(patience, poll_fn(|context| message.poll(context)));
-    let read = read
-        .await
-        .map_err(|_| Status::deadline_exceeded("no whole message came"))?;
-    read.inspect_err(|status| {
-        if status.code() == tonic::Code::Unavailable {
-            server.service.metrics.shed.increment();
-        }
-    })
-}
-
-fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {
-    M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 pub(super) fn status(error: &AskError) -> Status {

@@ -1,17 +1,14 @@
 //! The messages of unary calls, each after a prefix of five bytes, and the responses: a successful one has one message
 //! and trailers; an error has headers only.
 
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
-use h2::RecvStream;
-use h2::server::SendResponse;
-use hyper::body::Bytes;
+use futures_util::stream;
+use h2::Reason;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
+use hyper::body::{Bytes, Frame};
 use tonic::Status;
 
-use crate::protocol::http2::exchange;
-use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::server::Server;
 
 /// The size of the largest message, in bytes. It is the default limit of gRPC's own libraries.
@@ -21,93 +18,28 @@ const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 const PREFIX: usize = 5;
 
 /// The error text when the memory limit of all connections together is reached.
-pub(super) const OVERLOADED: &str = "all connections together hold too much; come back in a second";
+const OVERLOADED: &str = "all connections together hold too much; come back in a second";
 
-/// The message of a request, while it is being read.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    /// The rest of the stream, or `None` once the message is no longer read.
-    body: Option<RecvStream>,
-    whole: Bytes,
-    parts: Vec<u8>,
-    /// The count of bytes that this message holds. It is set once the call has to wait.
-    share: Option<HeldShare>,
+/// Returns the message of a request, without its prefix, once it has arrived.
+pub(super) async fn read(server: &Server, body: &mut Body) -> Result<Bytes, Status> {
+    let read = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
+    unframe(read.map_err(|error| unread(server, &*error))?.to_bytes())
 }
 
-impl Incoming {
-    pub(super) fn new(body: RecvStream) -> Self {
-        Self {
-            body: Some(body),
-            whole: Bytes::new(),
-            parts: Vec::new(),
-            share: None,
+/// Returns the error of a call whose message could not be read.
+fn unread(server: &Server, error: &(dyn std::error::Error + 'static)) -> Status {
+    if error.is::<LengthLimitError>() {
+        return Status::resource_exhausted(format!("a message of more than {MAX_MESSAGE} bytes"));
+    }
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    // The reasons with which `exchange` stops reading.
+    match causes.find_map(|cause| cause.downcast_ref::<h2::Error>()?.reason()) {
+        Some(Reason::ENHANCE_YOUR_CALM) => {
+            server.service.metrics.shed.increment();
+            Status::unavailable(OVERLOADED)
         }
-    }
-
-    /// Counts the message's bytes as held from now on.
-    pub(super) fn hold(&mut self, all: &Arc<HeldBytes>) {
-        self.share = Some(HeldShare::new(all));
-    }
-
-    /// Stops reading the message, and drops the bytes that have arrived.
-    pub(super) fn close(&mut self) {
-        self.body = None;
-    }
-
-    fn is_held(&mut self) -> bool {
-        let bytes = held::STREAM + self.whole.len() + 2 * self.parts.len();
-        self.share.as_mut().is_none_or(|share| share.set(bytes))
-    }
-
-    /// Returns the message, without its prefix, once it has arrived.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
-        while self.is_held() {
-            let Some(data) = ready!(self.poll_data(context)) else {
-                return Poll::Ready(unframe(self.bytes()));
-            };
-            let Ok(data) = data else {
-                return Poll::Ready(Err(Status::cancelled("the stream broke off")));
-            };
-            self.add(data);
-            if self.whole.len() + self.parts.len() > PREFIX + MAX_MESSAGE {
-                let text = format!("a message of more than {MAX_MESSAGE} bytes");
-                return Poll::Ready(Err(Status::resource_exhausted(text)));
-            }
-        }
-        Poll::Ready(Err(Status::unavailable(OVERLOADED)))
-    }
-
-    /// Returns all bytes that have arrived.
-    fn bytes(&mut self) -> Bytes {
-        let parts = std::mem::take(&mut self.parts);
-        if parts.is_empty() {
-            std::mem::take(&mut self.whole)
-        } else {
-            parts.into()
-        }
-    }
-
-    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
-        let Some(body) = &mut self.body else {
-            return Poll::Ready(None);
-        };
-        let data = ready!(body.poll_data(context));
-        if let Some(Ok(data)) = &data {
-            // These bytes have been read, so the client may send as many more.
-            let _ = body.flow_control().release_capacity(data.len());
-        }
-        Poll::Ready(data)
-    }
-
-    fn add(&mut self, data: Bytes) {
-        // Most messages arrive in one frame, which is kept without a copy.
-        if self.whole.is_empty() && self.parts.is_empty() {
-            self.whole = data;
-        } else {
-            self.parts
-                .extend_from_slice(&std::mem::take(&mut self.whole));
-            self.parts.extend_from_slice(&data);
-        }
+        Some(Reason::CANCEL) => Status::deadline_exceeded("no whole message came"),
+        _ => Status::cancelled("the stream broke off"),
     }
 }
 
@@ -143,63 +75,26 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Sends the response to a call. If the client's flow-control window is too small for it, a task
-/// sends it later.
-pub(super) fn send(
-    server: &Arc<Server>,
-    held: &Arc<HeldBytes>,
-    answer: Reply,
-    respond: SendResponse<Bytes>,
-) {
-    match answer {
-        Ok(message) => {
-            count(server, None);
-            // The sending fails only if the client has disconnected or cancelled the call.
-            let _ = send_message(server, held, message, respond);
-        }
-        Err(status) => refuse(server, status, respond),
-    }
-}
-
-/// Sends an error as a response that has only headers.
-pub(super) fn refuse(server: &Server, status: Status, mut respond: SendResponse<Bytes>) {
-    let response = status.into_http::<()>();
-    count(server, Some(response.headers()));
-    // The sending fails only if the client has disconnected or cancelled the call.
-    let _ = respond.send_response(response, true);
-}
-
-/// Counts a response in the metrics. `headers` are those of an error, in which `grpc-status` is.
-/// They are `None` for a successful call, whose status is in the trailers.
-pub(super) fn count(server: &Server, headers: Option<&HeaderMap>) {
-    let code = headers.and_then(|headers| headers.get(GRPC_STATUS));
-    server.service.metrics.count_status(200);
-    server
-        .service
-        .metrics
-        .count_grpc(code.map_or(b"0", HeaderValue::as_bytes));
-}
-
-fn send_message(
-    server: &Arc<Server>,
-    held: &Arc<HeldBytes>,
-    message: Bytes,
-    mut respond: SendResponse<Bytes>,
-) -> Result<(), h2::Error> {
-    let mut response = Response::new(());
+/// Returns the response to a call: a message and trailers, or an error that has only headers.
+pub(super) fn response(reply: Reply) -> Response<Body> {
+    let message = match reply {
+        Ok(message) => message,
+        Err(status) => return status.into_http(),
+    };
+    let trailers = HeaderMap::from_iter([(GRPC_STATUS, OK)]);
+    let frames = [Frame::data(message), Frame::trailers(trailers)];
+    let frames = frames.map(Ok::<_, std::convert::Infallible>);
+    let mut response = Response::new(Body::new(StreamBody::new(stream::iter(frames))));
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
-    let mut stream = respond.send_response(response, false)?;
-    let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(GRPC_STATUS, OK);
-    stream.reserve_capacity(message.len());
-    if stream.capacity() >= message.len() {
-        stream.send_data(message, false)?;
-        return stream.send_trailers(trailers);
-    }
-    let share = HeldShare::new(held);
-    let server = Arc::clone(server);
-    tokio::spawn(async move {
-        exchange::send_late(&server, stream, message, trailers, share).await;
-    });
-    Ok(())
+    response
+}
+
+/// Counts a response in the metrics, and returns it. Only an error has its status among the headers, and a successful call in the
+/// trailers.
+pub(super) fn counted(server: &Server, response: Response<Body>) -> Response<Body> {
+    let metrics = &server.service.metrics;
+    let code = response.headers().get(GRPC_STATUS);
+    metrics.count_status(response.status().as_u16());
+    metrics.count_grpc(code.map_or(b"0", HeaderValue::as_bytes));
+    response
 }

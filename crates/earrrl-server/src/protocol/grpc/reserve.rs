@@ -1,21 +1,16 @@
 //! Kuadrant's reservations: `Reserve` and `Commit` of
 //! `kuadrant.service.ratelimit.v1.RateLimitService`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use axum::body::Body;
 use axum::http::Request;
 use earrrl::{Actual, Cost, EngineError, HoldId, HoldTerms, Mode};
-use h2::RecvStream;
 use tonic::Status;
 
 use super::call;
-use super::message::Reply;
-use super::message::frame;
+use super::message::{Reply, frame};
 use crate::protobuf;
 use crate::protobuf::ratelimit::{Code, RateLimitDescriptor, RateLimitRequest};
 use crate::protobuf::ratelimit::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
-use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
 use crate::service::error::AskError;
 use crate::service::reserve::with_id;
@@ -24,21 +19,17 @@ use crate::service::reserve::with_id;
 const RESERVATION_ID: &str = "reservation-id";
 
 /// Answers a call to `Reserve`.
-pub(super) async fn reserve(
-    server: &Server,
-    all: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
-) -> Reply {
+pub(super) async fn reserve(server: &Server, mut request: Request<Body>) -> Reply {
     let chosen = request.headers().get(RESERVATION_ID).cloned();
     let ReserveRequest {
         domain,
         descriptors,
         amount,
         ttl,
-    } = call::message(server, all, request).await?;
+    } = call::message(server, &mut request).await?;
     let mut terms = match ttl {
         None => HoldTerms::default(),
-        Some(ttl) => HoldTerms::default().ttl(duration(&ttl).ok_or_else(|| invalid_ttl(&ttl))?),
+        Some(ttl) => HoldTerms::default().ttl(ttl.try_into().map_err(|_| invalid_ttl(&ttl))?),
     };
     if let Some(id) = &chosen {
         let id = id.to_str().unwrap_or_default();
@@ -58,17 +49,13 @@ pub(super) async fn reserve(
 /// Answers a call to `Commit`. If the reservation is unknown, the actual amount is charged as
 /// `Report` charges it. A reservation of this process is not unknown after its end: it may have been
 /// committed before, and must not be charged twice.
-pub(super) async fn commit(
-    server: &Server,
-    all: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
-) -> Reply {
+pub(super) async fn commit(server: &Server, mut request: Request<Body>) -> Reply {
     let CommitRequest {
         domain,
         descriptors,
         reservation_id,
         actual_amount,
-    } = call::message(server, all, request).await?;
+    } = call::message(server, &mut request).await?;
     let failed = |error| call::status(&error);
     if let Ok(id) = reservation_id.parse::<HoldId>() {
         let actual = Actual::All(Cost::from_units(actual_amount));
@@ -102,14 +89,6 @@ fn request_of(
         descriptors,
         hits_addend: 0,
     }
-}
-
-/// Returns a duration; `None` if the message is negative or has a second or more of nanoseconds.
-fn duration(ttl: &protobuf::Duration) -> Option<Duration> {
-    let nanos = u32::try_from(ttl.nanos)
-        .ok()
-        .filter(|nanos| *nanos < 1_000_000_000)?;
-    Some(Duration::new(u64::try_from(ttl.seconds).ok()?, nanos))
 }
 
 fn invalid_ttl(ttl: &protobuf::Duration) -> Status {

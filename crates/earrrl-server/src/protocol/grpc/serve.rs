@@ -4,18 +4,15 @@
 //! The services and the paths of their methods are at the end. Calls for health and reflection are passed on to tonic's
 //! services.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
 use earrrl::Mode;
-use h2::RecvStream;
-use h2::server::SendResponse;
-use hyper::body::Bytes;
+use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::service::Routes;
@@ -23,9 +20,8 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::ServiceExt as _;
 
-use super::call::RateLimitCall;
-use super::message::{OVERLOADED, Reply, count, refuse, send};
-use super::{authz, reserve};
+use super::message::{counted, response};
+use super::{authz, call, reserve};
 use crate::connections::Connection;
 use crate::protocol::http2;
 use crate::protocol::http2::held::{EndlessCall, HeldBytes, HeldShare};
@@ -59,50 +55,56 @@ fn answer(
     (request, respond): http2::Arrived,
     context: &mut Context<'_>,
 ) {
-    if !is_grpc(request.headers()) {
-        return refuse_type(server, held, request.into_body(), respond);
-    }
-    let held = Arc::clone(held);
-    match kind_of(&request) {
-        CallKind::RateLimit(mode) => {
-            let call = RateLimitCall::new(server, mode, request);
-            answer_rate_limit(server, &held, call, respond, context);
-        }
-        CallKind::Reserve => wait(server, held, respond, context, |server, held| async move {
-            reserve::reserve(&server, &held, request).await
-        }),
-        CallKind::Commit => wait(server, held, respond, context, |server, held| async move {
-            reserve::commit(&server, &held, request).await
-        }),
-        CallKind::Authorization => {
-            wait(server, held, respond, context, |server, held| async move {
-                authz::answer(&server, &held, request).await
-            })
-        }
-        CallKind::Other => answer_by_service(server, services, &held, request, respond),
-    }
+    let mut share = HeldShare::new(held);
+    // If memory is short, the reading of the body breaks off, and the call gets an answer.
+    share.set(held::STREAM);
+    let patience = exchange::patience(server);
+    let request = exchange::receive(request, held, Some(HeldShare::new(held)), patience);
+    let answered = respond_to(
+        Arc::clone(server),
+        services.clone(),
+        Arc::clone(held),
+        request,
+    );
+    exchange::answer(Arc::clone(server), answered, respond, share, context);
 }
 
-/// Answers a call of Envoy's rate limit service, at once unless its message is incomplete or the
-/// engine must wait.
-fn answer_rate_limit(
-    server: &Arc<Server>,
-    held: &Arc<HeldBytes>,
-    mut call: RateLimitCall,
-    respond: SendResponse<Bytes>,
-    context: &mut Context<'_>,
-) {
-    if let Some(answer) = call.at_once(server, context) {
-        return send(server, held, answer, respond);
+/// Returns the response to a request, and counts it in the metrics.
+async fn respond_to(
+    server: Arc<Server>,
+    services: Services,
+    held: Arc<HeldBytes>,
+    request: Request<Body>,
+) -> Response<Body> {
+    if !is_grpc(request.headers()) {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        server.service.metrics.count_status(status.as_u16());
+        return status.into_response();
     }
-    call.hold(held);
-    wait(
-        server,
-        Arc::clone(held),
-        respond,
-        context,
-        |server, _| async move { call.answer(&server).await },
-    );
+    let path = match *request.method() {
+        Method::POST => request.uri().path(),
+        _ => "",
+    };
+    let reply = match path {
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
+            call::rate_limit(&server, Mode::Check, request).await
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
+            call::rate_limit(&server, Mode::Peek, request).await
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
+            call::rate_limit(&server, Mode::Charge, request).await
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => {
+            reserve::reserve(&server, request).await
+        }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => {
+            reserve::commit(&server, request).await
+        }
+        "/envoy.service.auth.v3.Authorization/Check" => authz::answer(&server, request).await,
+        _ => return counted(&server, of_service(&services, &held, request).await),
+    };
+    counted(&server, response(reply))
 }
 
 /// Returns true if the content type is `application/grpc`, with or without a format such as
@@ -115,53 +117,6 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         kind.strip_prefix(b"application/grpc"),
         Some([] | [b'+' | b';', ..])
     )
-}
-
-/// Refuses a request whose content type is not that of gRPC, with status 415.
-fn refuse_type(
-    server: &Server,
-    held: &Arc<HeldBytes>,
-    body: RecvStream,
-    mut respond: SendResponse<Bytes>,
-) {
-    let mut response = Response::new(());
-    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    server
-        .service
-        .metrics
-        .count_status(response.status().as_u16());
-    // The sending fails only if the client has disconnected or cancelled the request.
-    let _ = respond.send_response(response, true);
-    exchange::discard(body, HeldShare::new(held), exchange::patience(server));
-}
-
-/// Sends `answer` at once if it is ready. Otherwise starts a task that waits for it, unless the
-/// client cancels the call before.
-///
-/// The future is boxed, since it takes several kilobytes, which the task would copy ten times.
-fn wait<F>(
-    server: &Arc<Server>,
-    held: Arc<HeldBytes>,
-    mut respond: SendResponse<Bytes>,
-    context: &mut Context<'_>,
-    answer: impl FnOnce(Arc<Server>, Arc<HeldBytes>) -> F,
-) where
-    F: Future<Output = Reply> + Send + 'static,
-{
-    let server = Arc::clone(server);
-    let mut answer = Box::pin(answer(Arc::clone(&server), Arc::clone(&held)));
-    if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-        return send(&server, &held, answer, respond);
-    }
-    tokio::spawn(async move {
-        let first = poll_fn(|context| match answer.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => respond.poll_reset(context).map(|_| None),
-        });
-        if let Some(answer) = first.await {
-            send(&server, &held, answer, respond);
-        }
-    });
 }
 
 /// The names of the services whose health is reported. The empty name, which stands for the whole
@@ -191,7 +146,7 @@ pub struct Services {
 /// An open `Watch` call. While this value exists, the call counts towards the limits of its
 /// connection and of the server.
 #[derive(Debug)]
-pub(super) struct Watch {
+struct Watch {
     _of_connection: EndlessCall,
     _of_server: OwnedSemaphorePermit,
 }
@@ -244,97 +199,20 @@ impl Services {
             _of_server: Arc::clone(&self.watches).try_acquire_owned().ok()?,
         })
     }
-
-    /// Returns a router that leads to the health and reflection services.
-    pub(super) fn others(&self) -> Router {
-        self.others.clone()
-    }
 }
 
-/// The kind of call that a request makes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum CallKind {
-    /// A call for a decision on descriptors, in this mode.
-    RateLimit(Mode),
-    /// A call to reserve an estimate.
-    Reserve,
-    /// A call to correct a reservation.
-    Commit,
-    /// A call to Envoy's `ext_authz`.
-    Authorization,
-    /// A call to the health or reflection service, or to an unknown path.
-    Other,
-}
-
-/// Returns the kind of call that a request makes, by its method and path.
-fn kind_of<B>(request: &Request<B>) -> CallKind {
-    if request.method() != Method::POST {
-        return CallKind::Other;
-    }
-    match request.uri().path() {
-        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
-            CallKind::RateLimit(Mode::Check)
-        }
-        "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
-            CallKind::RateLimit(Mode::Peek)
-        }
-        "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
-            CallKind::RateLimit(Mode::Charge)
-        }
-        "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => CallKind::Reserve,
-        "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => CallKind::Commit,
-        "/envoy.service.auth.v3.Authorization/Check" => CallKind::Authorization,
-        _ => CallKind::Other,
-    }
-}
-
-/// Answers a call in a task, which ends with the call or when the client cancels it.
-fn answer_by_service(
-    server: &Arc<Server>,
+/// Returns the response of tonic's services. A call to `Watch`, which stays open and reports each change of the
+/// server's health, counts towards the limits of its connection and of the server.
+async fn of_service(
     services: &Services,
     held: &Arc<HeldBytes>,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-) {
-    let mut share = HeldShare::new(held);
-    let share_of_body = HeldShare::new(held);
-    if !share.set(held::head(request.headers())) {
-        server.service.metrics.shed.increment();
-        return refuse(server, Status::unavailable(OVERLOADED), respond);
-    }
-    let watch = match is_watch(&request).then(|| services.begin_watch(held)) {
-        None => None,
-        Some(Some(watch)) => Some(watch),
-        Some(None) => {
-            let why = "too many Watch calls at once";
-            return refuse(server, Status::resource_exhausted(why), respond);
-        }
-    };
-    let server = Arc::clone(server);
-    let services = services.others();
-    let of_body = Arc::clone(held);
-    tokio::spawn(async move {
-        let _watch = watch;
-        let patience = exchange::patience(&server);
-        let request = exchange::receive(request, &of_body, Some(share_of_body), patience);
-        let answered = counted(&server, services, request);
-        exchange::send_answer(&server, answered, respond, share).await;
-    });
-}
-
-/// Returns true for a call to `Watch`, which stays open and reports each change of the server's
-/// health.
-fn is_watch(request: &Request<RecvStream>) -> bool {
-    request.uri().path() == "/grpc.health.v1.Health/Watch"
-}
-
-/// Returns the response of tonic's services, and counts it in the metrics.
-async fn counted(
-    server: &Server,
-    services: Router,
     request: Request<Body>,
-) -> Result<Response<Body>, Infallible> {
-    let answer = services.oneshot(request).await?;
-    count(server, Some(answer.headers()));
-    Ok(answer)
+) -> Response<Body> {
+    let is_watch = request.uri().path() == "/grpc.health.v1.Health/Watch";
+    let watch = is_watch.then(|| services.begin_watch(held));
+    if let Some(None) = watch {
+        return Status::resource_exhausted("too many Watch calls at once").into_http();
+    }
+    let Ok(response) = services.others.clone().oneshot(request).await;
+    response.map(|body| Body::new(body.map_frame(move |frame| (frame, &watch).0)))
 }

@@ -18,7 +18,6 @@ use crate::server::Server;
 use crate::service::answer::Answer;
 use crate::service::ask::Manner;
 use crate::service::attributes::{Attributes, bytes};
-use crate::service::error::AskError;
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -26,33 +25,17 @@ use crate::service::rules::ActiveRules;
 /// waits for Redis. Checks are sent in order, so checks of the same key are also decided in order.
 const AT_ONCE: usize = 32;
 
-pub(super) async fn check(
+/// Answers a check, a peek or a charge.
+pub(super) async fn ask(
     State(server): ServerState,
-    request: Request,
-) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Check, AnswerStatus::ByVerdict).await
-}
-
-pub(super) async fn peek(
-    State(server): ServerState,
-    request: Request,
-) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Peek, AnswerStatus::Ok).await
-}
-
-pub(super) async fn charge(
-    State(server): ServerState,
-    request: Request,
-) -> Result<Response, Problem> {
-    ask(&server, request, Mode::Charge, AnswerStatus::ByVerdict).await
-}
-
-async fn ask(
-    server: &Server,
     request: Request,
     mode: Mode,
-    status: AnswerStatus,
 ) -> Result<Response, Problem> {
+    let server = &*server;
+    let status = match mode {
+        Mode::Peek => AnswerStatus::Ok,
+        Mode::Check | Mode::Charge => AnswerStatus::ByVerdict,
+    };
     let (access, body) = read(server, request, mode.into()).await?;
     let started = Instant::now();
     let wanted = parse::<Check<'_>>(server, &body)?.wanted()?;
@@ -133,24 +116,10 @@ fn find<'a>(
             access.permit_rule(&rule.name)?;
             Ok(rule)
         }
-        None if named.rule.contains(' ') => {
-            access.permit_all_rules()?;
-            Ok(server.service.inline_rule(&named.rule)?)
-        }
-        None => Err(AskError::unknown_rule(named.rule.as_bytes()).into()),
+        None => Ok(server
+            .service
+            .inline_rule::<Problem>(access, named.rule.as_bytes())?),
     }
-}
-
-/// Returns the configured rule that a charge names, if the client's token permits it. Rules as text
-/// are refused.
-pub(super) fn find_named<'a>(
-    access: &Access,
-    rules: &'a ActiveRules,
-    named: &NamedCharge<'_>,
-) -> Result<&'a ActiveRule, Problem> {
-    let rule = rules.named(named.rule.as_bytes())?;
-    access.permit_rule(&rule.name)?;
-    Ok(rule)
 }
 
 pub(super) async fn batch(

@@ -1,11 +1,14 @@
 //! The dashboard: one page of the admin listener, and the events that keep it current.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use earrrl::Outcome;
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -35,28 +38,27 @@ pub(super) async fn page(State(server): ServerState) -> Response {
     asset("text/html; charset=utf-8", page)
 }
 
-/// `GET /dashboard.css` of the admin listener.
-pub(super) async fn style() -> Response {
-    asset(
-        "text/css; charset=utf-8",
-        include_str!("dashboard/dashboard.css"),
-    )
-}
-
-/// `GET /dashboard.js` of the admin listener.
-pub(super) async fn script() -> Response {
-    asset(
-        "text/javascript; charset=utf-8",
-        include_str!("dashboard/dashboard.js"),
-    )
-}
-
-/// `GET /charts.js` of the admin listener.
-pub(super) async fn charts() -> Response {
-    asset(
-        "text/javascript; charset=utf-8",
-        include_str!("dashboard/charts.js"),
-    )
+/// Returns the routes of the files that the page loads.
+pub(super) fn assets() -> Router<Arc<Server>> {
+    let script = "text/javascript; charset=utf-8";
+    let files = [
+        (
+            "/dashboard.css",
+            "text/css; charset=utf-8",
+            include_str!("dashboard/dashboard.css"),
+        ),
+        (
+            "/dashboard.js",
+            script,
+            include_str!("dashboard/dashboard.js"),
+        ),
+        ("/charts.js", script, include_str!("dashboard/charts.js")),
+    ];
+    files
+        .into_iter()
+        .fold(Router::new(), |routes, (path, kind, text)| {
+            routes.route(path, get(async move || asset(kind, text)))
+        })
 }
 
 fn asset(kind: &'static str, text: impl IntoResponse) -> Response {

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: the clients that cross their limit, are forgiven or are reset, as a stream for other tools.
+//! `GET /v1/events`: the clients that cross their limit, are forgiven, are reset or get overrides, as a stream for other tools.
 //! Streams stay open until the client leaves, its token is revoked or the server stops.
 
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ use crate::config::access::{Access, Scope};
 use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::changes::{ClientEvent, EventSource, RuleEvent};
-use crate::service::names::{ENVOY, ResetClient};
+use crate::service::names::{ClientNotice, ENVOY, Notice};
 use crate::service::reports::SurveyedClient;
 
 /// The number of steps without an event after which a stream shows that it is alive.
@@ -121,7 +121,7 @@ impl Subscriber {
 fn described(event: RuleEvent, now: Nanos) -> Value {
     match event {
         RuleEvent::Changed(rule, event) => changed(&rule, event, now),
-        RuleEvent::Reset(client) => reset_event(&client, now),
+        RuleEvent::Noticed(notice) => noticed(&notice, now),
     }
 }
 
@@ -137,15 +137,21 @@ fn changed(rule: &str, event: ClientEvent, now: Nanos) -> Value {
     value
 }
 
-fn reset_event(reset: &ResetClient, now: Nanos) -> Value {
+fn noticed(ClientNotice { client, what }: &ClientNotice, now: Nanos) -> Value {
     let mut value = json!({
         "event": "reset",
-        "rule": reset.rule,
+        "rule": client.rule,
         "at": seconds_since_epoch(now),
-        "fingerprint": format!("{:010x}", reset.fingerprint),
-        "key_is_cut": reset.is_cut,
+        "fingerprint": format!("{:010x}", client.fingerprint),
+        "key_is_cut": client.is_cut,
     });
-    insert_key(&mut value, &reset.name);
+    if let Notice::Override { limit, expires, by } = what {
+        value["event"] = "override".into();
+        value["limit"] = limit.clone().into();
+        value["expires"] = (*expires).into();
+        value["by"] = by.clone().into();
+    }
+    insert_key(&mut value, &client.name);
     value
 }
 

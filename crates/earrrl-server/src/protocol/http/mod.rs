@@ -7,6 +7,7 @@ mod dashboard;
 pub mod events;
 mod host;
 pub mod lines;
+mod overrides;
 mod refusal;
 mod request;
 mod reserve;

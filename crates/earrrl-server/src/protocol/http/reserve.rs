@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 
 use super::body::{ChargeBody, KeyText, amount};
 use super::body::{Check, CostPairs, JsonObject, JsonText, NamedCharge, Pairs, WantedDecision};
-use super::check::find_named;
 use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response;
@@ -150,8 +149,9 @@ async fn decide(
     let asks: Vec<Ask<'_>> = list
         .iter()
         .map(|named| {
-            let rule = find_named(access, &rules, named)?;
-            Ok(Ask::new(rule, named.key.as_bytes(), named.cost))
+            let rule = rules.named(named.rule.as_bytes())?;
+            access.permit_rule(&rule.name)?;
+            Ok(named.ask(rule))
         })
         .collect::<Result<_, Problem>>()?;
     let reserved = service.reserve(&asks, terms, true).await?;

@@ -7,13 +7,13 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use earrrl::Mode;
 use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
-use super::{authz, check, dashboard, events, reserve, top};
+use super::{authz, check, dashboard, events, overrides, reserve, top};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest};
 use crate::protocol::response::Problem;
@@ -31,10 +31,10 @@ pub fn router(server: Arc<Server>) -> Router {
         None => health().route("/metrics", get(metrics)),
     };
     routes
-        .route("/v1/check", post(check::check))
+        .route("/v1/check", asks(Mode::Check))
         .route("/v1/check/batch", post(check::batch))
-        .route("/v1/peek", post(check::peek))
-        .route("/v1/charge", post(check::charge))
+        .route("/v1/peek", asks(Mode::Peek))
+        .route("/v1/charge", asks(Mode::Charge))
         .route("/v1/refund", post(check::refund))
         .route("/v1/reserve", post(reserve::reserve))
         .route("/v1/commit", post(reserve::commit))
@@ -63,9 +63,7 @@ pub fn admin_router(server: Arc<Server>) -> Router {
         .route("/metrics", get(metrics))
         .merge(visibility())
         .route("/", get(dashboard::page))
-        .route("/dashboard.css", get(dashboard::style))
-        .route("/dashboard.js", get(dashboard::script))
-        .route("/charts.js", get(dashboard::charts))
+        .merge(dashboard::assets())
         .route("/v1/live", get(dashboard::live))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no decisions on this listener"))
         .with_state(server)
@@ -85,12 +83,24 @@ pub fn reserved_router(server: Arc<Server>) -> Router {
     })
 }
 
-/// Returns the routes that show rules and clients, and reset a client.
+/// Returns the route of a check, a peek or a charge.
+fn asks(mode: Mode) -> MethodRouter<Arc<Server>> {
+    post(move |server, request| check::ask(server, request, mode))
+}
+
+/// Returns the routes that show rules and clients, reset a client, and set overrides.
 fn visibility() -> Router<Arc<Server>> {
     Router::new()
         .route(
             "/v1/clients/{rule}/{*key}",
             get(top::explain).delete(top::reset),
+        )
+        .route("/v1/overrides", get(overrides::list))
+        .route(
+            "/v1/overrides/{rule}/{*key}",
+            get(overrides::get)
+                .put(overrides::put)
+                .delete(overrides::delete),
         )
         .route("/v1/rules", get(top::rules))
         .route("/v1/top", get(top::top))

@@ -196,16 +196,10 @@ fn answer_http2(
     // The body's memory is already counted, by `held_by`. Its deadline is twice that of `in_time`,
     // so that a client that is late gets a 408 response before its stream is reset.
     let request = exchange::receive(request, held, None, 2 * exchange::patience(&server));
-    // The service's future takes several kilobytes. In a box of its own it is freed once the response is known, and does
-    // not wait with the response for the client.
-    let answered = Box::pin(routes.answer(request, held.connection()));
-    let mut answering = Box::pin(async move {
-        let answered = async { Ok(in_time(&server, answered).await) };
-        exchange::send_answer(&server, answered, respond, share).await;
-    });
-    if answering.as_mut().poll(context).is_pending() {
-        tokio::spawn(answering);
-    }
+    let answered = routes.answer(request, held.connection());
+    let serving = Arc::clone(&server);
+    let answered = async move { in_time(&serving, answered).await };
+    exchange::answer(server, answered, respond, share, context);
 }
 
 /// Returns the most bytes that a request can hold: its head, and its body's announced or largest

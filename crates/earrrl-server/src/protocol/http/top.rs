@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
 use crate::config::access::{Access, Scope};
-use crate::config::attribute::KeyPart;
 use crate::protocol::response;
 use crate::protocol::response::{AnswerStatus, Problem};
 use crate::server::Server;
@@ -37,19 +36,9 @@ pub(super) async fn top(
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
     only(&uri, &["rule", "limit"])?;
-    let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
-    if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
-        return Err(invalid(&format!(
-            "limit: {count} is not a whole number from 1 to {MAX_TOP}"
-        )));
-    }
+    let count = listed(&uri)?;
     let report = server.service.report(&rule).await?;
-    let clients: Vec<_> = report
-        .clients
-        .iter()
-        .take(count as usize)
-        .map(client)
-        .collect();
+    let clients: Vec<_> = report.clients.iter().take(count).map(client).collect();
     Ok(Json(json!({
         "rule": rule,
         "at": seconds_since_epoch(report.at),
@@ -157,8 +146,18 @@ pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
     Ok(rule.into_owned())
 }
 
+/// Returns the number of entries that a request wants listed.
+pub(super) fn listed(uri: &Uri) -> Result<usize, Problem> {
+    let count = number(uri, "limit")?.unwrap_or(USUAL as f64);
+    if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
+        let why = format!("limit: {count} is not a whole number from 1 to {MAX_TOP}");
+        return Err(invalid(&why));
+    }
+    Ok(count as usize)
+}
+
 /// Returns an error if the query has a parameter that is not in the list, for example a misspelt one.
-fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
+pub(super) fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
     let pairs = uri.query().into_iter().flat_map(|query| query.split('&'));
     let mut names = pairs
         .filter(|pair| !pair.is_empty())
@@ -277,15 +276,12 @@ pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Res
 
 /// Returns a rule as an element of the list of rules.
 fn describe(rule: &ActiveRule) -> Value {
-    let part = |part: &KeyPart| match part {
-        KeyPart::Attribute(name) => name.clone(),
-        KeyPart::Literal(text) => format!("'{text}'"),
-    };
     json!({
         "name": rule.name,
         "limit": rule.own.rule.to_string(),
+        "unit": rule.unit.as_deref(),
         "action": rule.action_name(),
-        "key": rule.key_parts().iter().map(part).collect::<Vec<_>>(),
+        "key": rule.key_parts().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "quota": rule.own.quota.units,
         "window": rule.own.quota.window,
     })

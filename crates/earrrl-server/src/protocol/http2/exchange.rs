@@ -1,9 +1,8 @@
 //! The body and the response of one HTTP/2 request that a service answers, with their deadlines.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,8 +36,8 @@ impl From<h2::Error> for Unsent {
 }
 
 /// Returns the request with a body of the type that services read. The whole body must arrive
-/// within `patience`. If a `share` is passed, the bytes of the body count as held in it, since the
-/// service may keep them. The part of the body that the service does not read is discarded.
+/// within `patience`. If a `share` is passed, the bytes of the request's head and body count as held in it until
+/// the body is dropped. The part of the body that the service does not read is discarded.
 pub(in crate::protocol) fn receive(
     request: Request<RecvStream>,
     held: &Arc<HeldBytes>,
@@ -46,16 +45,15 @@ pub(in crate::protocol) fn receive(
     patience: Duration,
 ) -> Request<Body> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    let left = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    let arrived = held::head(request.headers()) - held::STREAM;
     let held = Arc::clone(held);
     request.map(|body| {
-        let body = Some(body);
-        let left = announced;
         Body::new(Received {
-            body,
+            body: Some(body),
             held,
             share,
-            arrived: 0,
+            arrived,
             left,
             patience,
             late: None,
@@ -63,20 +61,39 @@ pub(in crate::protocol) fn receive(
     })
 }
 
+/// Sends the response of a service, at once if it is ready and the client takes it, and otherwise in a task. The
+/// `share` counts the bytes of the request until the response is sent.
+///
+/// The service's future takes several kilobytes. In a box of its own it is freed once the response is known, and does
+/// not wait with the response for the client.
+pub(in crate::protocol) fn answer(
+    server: Arc<Server>,
+    answered: impl Future<Output = Response<Body>> + Send + 'static,
+    respond: SendResponse<Bytes>,
+    share: HeldShare,
+    context: &mut Context<'_>,
+) {
+    let answered = Box::pin(answered);
+    let mut answering =
+        Box::pin(async move { send_answer(&server, answered, respond, share).await });
+    if answering.as_mut().poll(context).is_pending() {
+        tokio::spawn(answering);
+    }
+}
+
 /// Sends the response of a service completely, unless the client cancels its request before.
-pub(in crate::protocol) async fn send_answer(
+async fn send_answer(
     server: &Server,
-    answered: impl Future<Output = Result<Response<Body>, Infallible>>,
+    mut answered: Pin<Box<impl Future<Output = Response<Body>>>>,
     mut respond: SendResponse<Bytes>,
     share: HeldShare,
 ) {
-    let mut answering = pin!(answered);
-    let answered = poll_fn(|context| match answering.as_mut().poll(context) {
-        Poll::Ready(Ok(answer)) => Poll::Ready(Some(answer)),
-        Poll::Ready(Err(never)) => match never {},
+    let first = poll_fn(|context| match answered.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
         Poll::Pending => respond.poll_reset(context).map(|_| None),
     });
-    let Some(answer) = answered.await else { return };
+    let Some(answer) = first.await else { return };
+    drop(answered);
     let (mut head, body) = answer.into_parts();
     set_headers(&mut head.headers, &body);
     let is_empty = body.is_end_stream();
@@ -92,26 +109,6 @@ pub(in crate::protocol) async fn send_answer(
         let sent = sending.body(body).await;
         sending.conclude(&sent);
     }
-}
-
-/// Sends one message and its trailers as soon as the client's flow-control window admits them.
-pub(in crate::protocol) async fn send_late(
-    server: &Server,
-    stream: SendStream<Bytes>,
-    message: Bytes,
-    trailers: HeaderMap,
-    share: HeldShare,
-) {
-    let mut sending = Sending {
-        server,
-        stream,
-        share,
-    };
-    let sent = match sending.data(message).await {
-        Ok(()) => sending.stream.send_trailers(trailers).map_err(Unsent::from),
-        Err(error) => Err(error),
-    };
-    sending.conclude(&sent);
 }
 
 /// Returns the time within which a client must send a request, and also the time within which it
@@ -219,6 +216,7 @@ struct Received {
     body: Option<RecvStream>,
     held: Arc<HeldBytes>,
     share: Option<HeldShare>,
+    /// The number of bytes that count in `share`.
     arrived: usize,
     /// The number of bytes that have not arrived yet, according to the request's `content-length`.
     left: Option<u64>,
@@ -261,6 +259,10 @@ impl hyper::body::Body for Received {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let arrived = self.arrived;
+        if self.share.as_mut().is_some_and(|share| !share.set(arrived)) {
+            return self.break_off(Reason::ENHANCE_YOUR_CALM);
+        }
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
@@ -275,10 +277,6 @@ impl hyper::body::Body for Received {
         let _ = body.flow_control().release_capacity(data.len());
         self.arrived += data.len();
         self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-        let arrived = self.arrived;
-        if self.share.as_mut().is_some_and(|share| !share.set(arrived)) {
-            return self.break_off(Reason::ENHANCE_YOUR_CALM);
-        }
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
@@ -320,7 +318,7 @@ const MOST: usize = 64 * 1024;
 /// If the stream were dropped before all of the body has arrived, `h2` would send RST_STREAM after
 /// the response. A client must not discard the response then (RFC 9113, section 8.1), but curl 7.88
 /// does if it has not sent its body yet.
-pub(in crate::protocol) fn discard(body: RecvStream, mut share: HeldShare, patience: Duration) {
+fn discard(body: RecvStream, mut share: HeldShare, patience: Duration) {
     if body.is_end_stream() || !share.set(held::STREAM) {
         return;
     }

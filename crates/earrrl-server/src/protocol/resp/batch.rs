@@ -46,6 +46,8 @@ enum BatchEnd {
     Starved,
     /// The connection is to be closed after the replies are written.
     Closing,
+    /// A command has changed the rules.
+    Renewed,
     /// The output is full, so its replies must be written before more requests are answered.
     Full,
 }
@@ -76,6 +78,7 @@ impl Client {
             {
                 BatchEnd::Starved => return Ok((buffers, Some(consumed))),
                 BatchEnd::Closing => return Ok((buffers, None)),
+                BatchEnd::Renewed => {}
                 BatchEnd::Full => buffers = self.drain(buffers, &mut consumed).await?,
             }
         }
@@ -96,6 +99,7 @@ impl Client {
             {
                 BatchEnd::Starved => break true,
                 BatchEnd::Closing => break false,
+                BatchEnd::Renewed => {}
                 BatchEnd::Full => {
                     self.hold(input.len() + output.len())?;
                     self.write_patiently(&output).await?;
@@ -157,8 +161,10 @@ impl Client {
                 Then::Command(start, kept) => {
                     requests += 1;
                     let request = kept.within(&input[start..]);
-                    if self.session.carry_out(request, rules, output).await == AfterCommand::Close {
-                        return (BatchEnd::Closing, requests);
+                    match self.session.carry_out(request, rules, output).await {
+                        AfterCommand::Go => {}
+                        AfterCommand::Renew => return (BatchEnd::Renewed, requests),
+                        AfterCommand::Close => return (BatchEnd::Closing, requests),
                     }
                 }
                 Then::Starved => return (BatchEnd::Starved, requests),

@@ -355,7 +355,6 @@ pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 /// The reason why input cannot become a request, whatever bytes follow. Its text never repeats the
 /// input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Malformed {
     /// The first byte begins neither an array nor an inline command.
     Start,
@@ -391,8 +390,6 @@ impl fmt::Display for Malformed {
         }
     }
 }
-
-impl std::error::Error for Malformed {}
 
 /// The position of a word, in bytes from the first byte of its request.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use super::session::{Refusal, Session};
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 27] = [
+const COMMANDS: [(&str, i64); 28] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -19,6 +19,7 @@ const COMMANDS: [(&str, i64); 27] = [
     ("earrrl.check", -3),
     ("earrrl.checkattr", -3),
     ("earrrl.commit", -2),
+    ("earrrl.override", -3),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
     ("earrrl.renew", -2),
@@ -221,7 +222,8 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
         "cl.throttle" | "del" => 1,
-        "earrrl.checkattr" | "earrrl.commit" | "earrrl.renew" | "earrrl.rules" | "earrrl.top" => 0,
+        "earrrl.checkattr" | "earrrl.commit" | "earrrl.override" | "earrrl.renew"
+        | "earrrl.rules" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
     };

@@ -6,7 +6,7 @@ use super::codec::{Decoder, Request};
 use super::question::{Question, decide};
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Refusal, Session, Transaction};
-use super::{command, rule_commands};
+use super::{command, overrides, rule_commands};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
@@ -36,6 +36,8 @@ const NOT_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/
 pub(super) enum AfterCommand {
     /// Read the next request.
     Go,
+    /// Read the next request, which is decided under the rules that are active by then.
+    Renew,
     /// Close the connection.
     Close,
 }
@@ -96,6 +98,7 @@ impl Session {
         let known = self.run_connection_command(upper, request, out)?
             || self.run_rule_command(upper, request, rules, out).await?;
         match &*upper {
+            b"EARRRL.OVERRIDE" => return Ok(AfterCommand::Renew),
             _ if known => {}
             b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
             b"DISCARD" => {
@@ -164,6 +167,7 @@ impl Session {
             b"EARRRL.RENEW" => rule_commands::renew(self, request, &mut reply).await?,
             b"EARRRL.COMMIT" => Box::pin(rule_commands::commit(self, request, rules, out)).await?,
             b"EARRRL.RESET" => rule_commands::reset(self, request, rules, &mut reply).await?,
+            b"EARRRL.OVERRIDE" => Box::pin(overrides::answer(self, request, &mut reply)).await?,
             b"DEL" => Box::pin(rule_commands::del(self, request, &mut reply)).await?,
             b"EARRRL.TOP" => Box::pin(rule_commands::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => rule_commands::rules(self, rules, &mut reply)?,
@@ -205,11 +209,12 @@ impl Session {
             return Err(Refusal::Aborted);
         }
         let server = Arc::clone(&self.server);
-        let rules = server.service.rules();
         Writer::new(out, self.version).array(transaction.len());
         let mut start = 0;
         let mut decoder = Decoder::default();
         while let Some((request, next)) = transaction.next(start, &mut decoder) {
+            // A command may have changed the rules.
+            let rules = server.service.rules();
             match self.question(request, &rules) {
                 Some(question) => self.answer(&question, out).await,
                 None => drop(self.carry_out(request, &rules, out).await),

@@ -8,6 +8,7 @@ pub mod codec;
 mod command;
 mod decision;
 mod dispatch;
+mod overrides;
 mod question;
 pub mod reply;
 mod rule_commands;

@@ -99,7 +99,10 @@ impl Session {
                 self.access.permit_rule(&rule.name)?;
                 rule
             }
-            None => self.inline_rule(named.rule)?,
+            None => self
+                .server
+                .service
+                .inline_rule::<Refusal>(&self.access, named.rule)?,
         };
         let ask = named.of(rule);
         Ok(Question::Ask { ask, mode })
@@ -143,16 +146,6 @@ impl Session {
         let rule = rule.ok_or_else(|| AskError::unknown_rule(named.rule))?;
         self.access.permit_rule(&rule.name)?;
         Ok(Question::Allow(named.of(rule)))
-    }
-
-    /// Returns the rule whose text a command has in the place of a name.
-    #[cold]
-    fn inline_rule(&self, text: &[u8]) -> Result<&'static ActiveRule, Refusal> {
-        let inline = std::str::from_utf8(text).ok();
-        let inline = inline.filter(|text| text.contains(' '));
-        let inline = inline.ok_or_else(|| AskError::unknown_rule(text))?;
-        self.access.permit_all_rules()?;
-        Ok(self.server.service.inline_rule(inline)?)
     }
 
     /// Returns the rule of this name. The rule that the client named last is compared first, since

@@ -1,7 +1,6 @@
 //! The commands about rules and their clients that are no questions: `EARRRL.CHECKATTR`, reservations, refunds, resets
 //! and lists. Each parses its words, checks the client's token, asks the service and writes the reply.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use earrrl::internal::Name;
@@ -41,13 +40,13 @@ pub(super) async fn check_attributes(
             "attributes: {count}; at most {MAX_ATTRIBUTES}"
         )));
     }
-    let word = |place: usize| request.word(place).unwrap_or_default();
-    let name = |place: usize| {
-        let name = std::str::from_utf8(word(place)).map(Cow::Borrowed);
-        name.map_err(|_| Refusal::Error("attributes: expected a name in UTF-8".to_owned()))
-    };
-    let pairs = (0..count).map(|pair| Ok((name(2 * pair + 1)?, word(2 * pair + 2).into())));
-    let pairs = pairs.collect::<Result<Vec<_>, Refusal>>()?;
+    let mut words = request.words().skip(1);
+    let mut pairs = Vec::with_capacity(count);
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        let name = std::str::from_utf8(name)
+            .map_err(|_| Refusal::Error("attributes: expected a name in UTF-8".to_owned()))?;
+        pairs.push((name.into(), value.into()));
+    }
     let attributes = Attributes::named(pairs, &rules.reading)?;
     rules.log_unread(attributes.names());
     let service = &session.server.service;
@@ -369,7 +368,7 @@ fn write_client(client: &SurveyedClient, reply: &mut Writer<'_>) {
     write_counts(name.as_ref(), reply);
 }
 
-/// Writes the counts and times that are stored with a client's name.
+/// Writes the counts that are stored with a client's name, and the times in seconds since the Unix epoch.
 fn write_counts(name: Option<&Name>, reply: &mut Writer<'_>) {
     let counts = name
         .map(|name| (name.allowed, name.denied))
@@ -384,14 +383,9 @@ fn write_counts(name: Option<&Name>, reply: &mut Writer<'_>) {
         ("last_denied", name.and_then(|name| name.last_denied)),
     ] {
         reply.bulk(field.as_bytes());
-        write_instant(at, reply);
-    }
-}
-
-/// Writes an instant as seconds since the Unix epoch.
-fn write_instant(at: Option<Nanos>, reply: &mut Writer<'_>) {
-    match at {
-        Some(at) => reply.seconds(Duration::from_nanos(at.get())),
-        None => reply.nil(),
+        match at {
+            Some(at) => reply.seconds(Duration::from_nanos(at.get())),
+            None => reply.nil(),
+        }
     }
 }

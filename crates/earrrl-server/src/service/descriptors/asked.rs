@@ -291,7 +291,11 @@ impl Service {
         };
         let counter = match configured.and_then(counts) {
             Some(counter) => counter,
-            None => descriptors.request_counter(unit, &self.engine)?,
+            None => {
+                let counters = &descriptors.records.request_counters;
+                let algorithm = descriptors.config.algorithm;
+                counters.get(algorithm, unit, descriptors.capacity, &self.engine)?
+            }
         };
         let limit = RateLimit {
             name: String::new(),

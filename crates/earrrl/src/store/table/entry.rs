@@ -44,7 +44,7 @@ const CLAIM: u64 = 0xFF << (TOP_BITS - 8);
 
 /// The two halves of a slot's content. The high half is enough to find a client's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// The fingerprint, and the top 24 bits of the state.
     pub(super) high: u64,
     /// The low 64 bits of the state.

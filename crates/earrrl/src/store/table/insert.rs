@@ -3,7 +3,8 @@
 //! # Into a slot that was never used
 //! The *sequence* of a key is the slots of its first home line and then those of its second, without the last slot
 //! of each line. A new key goes into the first empty slot of its sequence, by one swap, if the key is in none of
-//! the slots before. Reading the slots in this order matters: first which of them are empty, then what they hold.
+//! the slots before. One access to each slot must tell both whether it was used and whether the key is there; where
+//! a second access looks for the key, it must come after the first.
 //!
 //! *Never two.* A slot that was used never becomes empty again; whatever frees it leaves [`Entry::VACATED`]. So if
 //! the swap at slot `i` succeeds, `i` was empty all the time before. No other thread has inserted the key behind
@@ -56,22 +57,30 @@ pub(super) struct Claim {
     pub(super) entry: Entry,
 }
 
-/// Returns the first slot of a line's part of a sequence that was never used.
-#[inline(always)]
-fn first_unused<S: Slot, const LINE: usize>(line: &[S; LINE]) -> Option<&S> {
-    let slots = if LINE > 1 { &line[..LINE - 1] } else { line };
-    slots.iter().find(|slot| slot.high() == 0)
-}
-
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Returns the first slot of the key's sequence that was never used.
+    /// Returns the first slot of the key's sequence that was never used, and true if no slot of the home lines holds
+    /// the key. Free slots are found without branches, since nobody can predict how many slots of a line are used.
     #[inline(always)]
-    pub(super) fn first_unused(&self, key: KeyHash) -> Option<&S> {
-        self.lines
-            .homes(key)
-            .into_iter()
-            .map(|home| self.lines.line(home))
-            .find_map(first_unused)
+    pub(super) fn first_unused(&self, key: KeyHash) -> (Option<&S>, bool) {
+        // A line with one slot, as models have, is a sequence as a whole.
+        let sequence = if LINE > 1 { (1 << (LINE - 1)) - 1 } else { 1 };
+        let homes = self.lines.homes(key).map(|home| self.lines.line(home));
+        let seen = homes.map(|line| S::matches_and_free(line, key.fingerprint()));
+        let [[first, first_free], [second, second_free]] = seen;
+        let mut free = first_free & sequence | (second_free & sequence) << LINE;
+        let mut is_absent = first | second == 0;
+        while free != 0 {
+            let nth = free.trailing_zeros() as usize;
+            let slot = &homes[nth / LINE][nth % LINE];
+            if slot.high() == 0 {
+                return (Some(slot), is_absent);
+            }
+            // It is a vacated slot, which looks like a free one, or another thread has filled it meanwhile, perhaps
+            // with the key.
+            is_absent = false;
+            free &= free - 1;
+        }
+        (None, is_absent)
     }
 
     /// Stores the first word of an absent key, all of whose sequence is used. Returns false if another

@@ -23,7 +23,7 @@
 //! # Memory
 //! All memory is allocated and written when the table is built: 21⅓ bytes per client and one
 //! kilobyte. The table never grows. A table that may never be used
-//! ([`Table::reserved`]) is only mapped, and the system provides its pages as clients come.
+//! (`Table::reserved`) is only mapped, and the system provides its pages as clients come.
 
 pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -114,10 +114,7 @@ pub(crate) fn sets_for(capacity: usize) -> usize {
 /// assert_eq!(table.get(hasher.hash("bob")), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Table {
-    raw: RawTable<AtomicSlot, LINE, LINES>,
-    capacity: usize,
-}
+pub type Table = RawTable<AtomicSlot, LINE, LINES>;
 
 /// A key and its two home lines.
 pub(crate) type Lookup<'a> = raw::Lookup<'a, AtomicSlot, LINE>;
@@ -125,7 +122,7 @@ pub(crate) type Lookup<'a> = raw::Lookup<'a, AtomicSlot, LINE>;
 /// A client's entry as it was last read.
 pub(crate) type ReadEntry<'a> = raw::ReadEntry<'a, AtomicSlot>;
 
-/// A client in the table, as [`Table::iter`] returns it.
+/// A client in the table, as `Table::iter` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Client {
@@ -183,8 +180,8 @@ impl Table {
         if !slot::is_lock_free() {
             return Err(TableError::NotLockFree);
         }
-        let raw = RawTable::new(sets_for(capacity)).ok_or(TableError::TooLarge { capacity })?;
-        Ok(Self { raw, capacity })
+        let table = Self::of_sets(sets_for(capacity)).ok_or(TableError::TooLarge { capacity })?;
+        Ok(Self { capacity, ..table })
     }
 
     /// Returns an empty table as [`new`](Self::new) does, but the system provides its memory as clients
@@ -227,8 +224,8 @@ impl Table {
         let shards = Region::mapped(memory, shards, SHARDS)?;
         let is_usable = sets >= 2 && slot::is_lock_free();
         is_usable.then(|| Self {
-            raw: RawTable::over(Lines::over(lines), shards),
             capacity,
+            ..Self::over(Lines::over(lines), shards)
         })
     }
 
@@ -241,78 +238,21 @@ impl Table {
     /// Returns the table with the id of the file in which it is.
     #[cfg(target_os = "linux")]
     pub(crate) fn in_file(mut self, id: u64) -> Self {
-        self.raw.live = Arc::new(LiveHolds::in_file(id));
+        self.live = Arc::new(LiveHolds::in_file(id));
         self
-    }
-
-    /// Notes that a client's state is forgotten.
-    pub(crate) fn forget(&self, fingerprint: u64) {
-        self.raw.forget(fingerprint);
-    }
-
-    /// Counts a change that reservations of other processes must know of.
-    pub(crate) fn changed(&self, fingerprint: u64) {
-        self.raw.changed(fingerprint);
     }
 
     /// Returns the number of changes of clients like this one, by any process.
     pub(crate) fn changes(&self, fingerprint: u64) -> u64 {
-        self.raw
-            .shard(fingerprint)
+        self.shard(fingerprint)
             .changes
             .load(core::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// Returns the live reservations of the table's clients.
-    pub(crate) fn live(&self) -> &Arc<LiveHolds> {
-        &self.raw.live
-    }
-
-    /// Drops the states that a crash or a damaged file left behind; see `sweep.rs`. No other thread
-    /// or process may use the table at the same time.
-    pub(crate) fn sweep(&self, latest: Word) -> Swept {
-        self.raw.sweep(latest)
-    }
-
-    /// Reads, judges and changes one client's state as one atomic step.
-    ///
-    /// `decide` gets the state, or `None` if the client is absent, and returns the change and a
-    /// result. It may be called several times if threads interfere with each other; only its last
-    /// call counts. `order` decides which client is evicted if the table is full: usually a closure
-    /// that returns the greatest word of a client that is as good as new. Such clients are evicted
-    /// before others, and are not counted as [`displaced`](Self::displaced).
-    #[inline]
-    pub fn update<R>(
-        &self,
-        key: KeyHash,
-        order: impl Order,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> R {
-        self.raw.update(key, order, decide)
     }
 
     /// Prefetches the home lines of a key, for a decision that follows a little later.
     #[inline]
     pub fn prefetch(&self, key: KeyHash) {
         let _ = self.place(key, Purpose::Write);
-    }
-
-    /// Updates a client as [`update`](Self::update) does, also if it is absent or outside of its
-    /// home lines.
-    pub(crate) fn update_anywhere<R>(
-        &self,
-        key: KeyHash,
-        order: impl Order,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> R {
-        self.raw.update_anywhere(key, order, decide)
-    }
-
-    /// Prefetches the home lines of a key and returns them, so that the caller can do other work
-    /// before they arrive.
-    #[inline(always)]
-    pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_> {
-        self.raw.place(key, to)
     }
 
     /// Returns a client's state, or `None` if the client is absent.
@@ -347,7 +287,7 @@ impl Table {
     /// Replaces every client's state by the one that `convert` returns; removes the client if that
     /// is `None`. An entry that another thread changes meanwhile may be converted twice.
     pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
-        self.raw.convert(|entry| {
+        self.change_all(|entry| {
             convert(entry.word())
                 .map_or(Entry::VACATED, |word| Entry::new(entry.fingerprint(), word))
         });
@@ -356,14 +296,7 @@ impl Table {
     /// Removes all clients, and returns their number. A client that is updated meanwhile may be removed
     /// before or after that.
     pub(crate) fn clear(&self) -> usize {
-        self.raw.convert(|_| Entry::VACATED)
-    }
-
-    /// Copies all clients to an empty table of any size, which `order` fills; see `resize.rs`. No other thread
-    /// or process may use either of them.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn copy_to(&self, into: &Self, order: &impl Order) {
-        self.raw.copy_to(&into.raw, order);
+        self.change_all(|_| Entry::VACATED)
     }
 
     /// Returns all clients, in no particular order. Clients that are inserted or removed during the
@@ -377,16 +310,14 @@ impl Table {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
-        self.raw
-            .entries(0..self.raw.lines.slots())
-            .map(Client::from)
+        self.entries(0..self.lines.slots()).map(Client::from)
     }
 
     /// Returns the clients slot by slot, `None` for an empty slot. Clients that are inserted or
     /// removed during the iteration may be missing.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Option<Client>> + '_ {
-        let slots = 0..self.raw.lines.slots();
-        slots.map(|place| self.raw.entries(place..place + 1).next().map(Client::from))
+        let slots = 0..self.lines.slots();
+        slots.map(|place| self.entries(place..place + 1).next().map(Client::from))
     }
 
     /// Returns the number of clients, including idle ones. Small tables are counted; for large ones
@@ -394,13 +325,13 @@ impl Table {
     #[must_use]
     pub fn len(&self) -> usize {
         let set = LINE * LINES;
-        let sets = self.raw.lines.slots() / set;
+        let sets = self.lines.slots() / set;
         let step = sets.div_ceil(SAMPLE);
         let sampled = sets.div_ceil(step);
         let places = (0..sets)
             .step_by(step)
             .flat_map(|nth| nth * set..(nth + 1) * set);
-        let found = self.raw.entries(places).count();
+        let found = self.entries(places).count();
         (found as f64 * sets as f64 / sampled as f64) as usize
     }
 
@@ -414,19 +345,6 @@ impl Table {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
-    }
-
-    /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
-    /// capacity is too small.
-    #[must_use]
-    pub fn displaced(&self) -> u64 {
-        self.raw.displaced()
-    }
-
-    /// Returns the bytes that the table occupies, which never change.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.raw.bytes()
     }
 }
 

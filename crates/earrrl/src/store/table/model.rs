@@ -88,7 +88,7 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 /// Returns a table in which other clients occupy both slots.
 fn full_table<const R: bool>(first: Word, second: Word) -> Arc<Model<R>> {
-    let table = Arc::new(Model::new(2).unwrap());
+    let table = Arc::new(Model::of_sets(2).unwrap());
     for (fingerprint, word) in [(101, first), (103, second)] {
         table.update(key(fingerprint, 0), || IDLE, |_| (Change::Store(word), ()));
     }
@@ -138,7 +138,7 @@ fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
 #[test]
 fn an_absent_key_is_counted_once() {
     explore(3, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         race(&table, vec![counting(key), counting(key)]);
         assert_eq!(words(&table, key), [2]);
@@ -148,7 +148,7 @@ fn an_absent_key_is_counted_once() {
 #[test]
 fn three_threads_meet_an_absent_key() {
     explore(2, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 1);
         race(&table, vec![counting(key), counting(key), counting(key)]);
         assert_eq!(words(&table, key), [3]);
@@ -180,7 +180,7 @@ fn without_the_rescan_the_model_finds_a_key_in_two_slots() {
 /// has claimed the higher slot and rescanned; the second has then claimed the lower slot; the third
 /// saw both slots free earlier, and claims the higher slot once it is free again.
 fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
-    let table = Arc::new(Model::<true>::new(2).unwrap());
+    let table = Arc::new(Model::<true>::of_sets(2).unwrap());
     let key = key(7, 0);
     let [first, second, third] = numbers.map(|number| Entry::claim(key.fingerprint(), number));
     table.lines.slot(1).swap(Entry::EMPTY, first).unwrap();
@@ -228,7 +228,7 @@ fn with_counters_of_each_process_the_model_finds_a_key_in_two_slots() {
 #[test]
 fn updates_of_a_present_key_are_all_counted() {
     explore(3, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
         race(&table, vec![counting(key), counting(key)]);
@@ -241,7 +241,7 @@ fn updates_of_a_present_key_are_all_counted() {
 #[test]
 fn evictions_leave_no_key_twice() {
     explore(2, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let keys = [key(7, 0), key(9, 1), key(11, 0)];
         let counts = race(&table, keys.map(|key| counting(key)).into());
         assert_eq!(counts, [1, 1, 1]);
@@ -254,7 +254,7 @@ fn evictions_leave_no_key_twice() {
 /// into the table: insertion, removal, eviction and the reuse of a slot in one history, in each state of the table:
 /// with never-used slots in the key's sequence, with none left but in the last slots of the lines, and full.
 fn a_key_meets_removal_eviction_and_reuse<const L: usize>(used: usize) {
-    let table = Arc::new(Model::<true, L>::new(2).unwrap());
+    let table = Arc::new(Model::<true, L>::of_sets(2).unwrap());
     let removed = key(101, 0);
     for place in 0..used {
         let entry = Entry::new(101 + 2 * place as u64, 10 + place as Word);
@@ -295,7 +295,7 @@ fn removal_eviction_and_reuse_divide_no_key_beside_last_slots() {
 #[test]
 fn a_reset_forgets_what_was_counted_before_it() {
     explore(3, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
         let answers = race(&table, vec![removing(key), counting(key)]);
@@ -309,11 +309,11 @@ fn a_reset_forgets_what_was_counted_before_it() {
 #[test]
 fn a_cleared_table_has_nothing_that_was_counted_before() {
     explore(3, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
         let clear: Operation<true, Word> =
-            Box::new(|table| table.convert(|_| Entry::EMPTY) as Word);
+            Box::new(|table| table.change_all(|_| Entry::EMPTY) as Word);
         let answers = race(&table, vec![clear, counting(key)]);
         assert!(answers[0] >= 1, "the state from before was removed");
         // A request that was counted together with those from before is forgotten with them.
@@ -328,7 +328,7 @@ fn a_reader_sees_no_half_changed_word() {
     explore(3, || {
         let before = 1;
         let after = (1 << 64) + 2;
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         let store = move |word| {
             move |table: &Model<true>| table.update(key, || IDLE, |_| (Change::Store(word), None))
@@ -351,7 +351,7 @@ fn read_then_write(table: &Model<true>, key: KeyHash) -> Word {
 #[should_panic(expected = "left: [1, 1]")]
 fn the_model_finds_that_reading_and_then_writing_loses_a_request() {
     explore(2, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         let racing = || -> Operation<true, Word> { Box::new(move |t| read_then_write(t, key)) };
         let mut counts = race(&table, vec![racing(), racing()]);
@@ -364,7 +364,7 @@ fn the_model_finds_that_reading_and_then_writing_loses_a_request() {
 #[test]
 fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
     explore(3, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
         for (place, entry) in [(0, Entry::VACATED), (1, abandoned)] {
@@ -381,7 +381,7 @@ fn an_abandoned_claim_is_finished_by_whoever_meets_it() {
 #[test]
 fn a_claim_does_not_hide_the_state_behind_it() {
     explore(1, || {
-        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let table = Arc::new(Model::<true>::of_sets(2).unwrap());
         let key = key(7, 0);
         table
             .lines

@@ -84,9 +84,12 @@ pub(crate) struct ReadEntry<'a, S> {
     entry: Entry,
 }
 
-pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
+/// A table over slots of type `S`, with so many slots in a line and lines in a set.
+pub struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
-    shards: Region<Shard>,
+    pub(super) shards: Region<Shard>,
+    /// The number of live clients for which the table was built.
+    pub(super) capacity: usize,
     /// The live reservations of the clients, which must know of an eviction.
     pub(super) live: Arc<LiveHolds>,
 }
@@ -103,7 +106,7 @@ impl Shard {
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    pub(super) fn new(sets: usize) -> Option<Self> {
+    pub(super) fn of_sets(sets: usize) -> Option<Self> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
         let shards = (0..shards).map(|_| Shard::new()).collect();
         Some(Self::over(Lines::new(sets)?, Region::allocated(shards)))
@@ -112,11 +115,18 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Returns a table in the given memory. There must be at least one shard.
     pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard>) -> Self {
         let live = Arc::default();
+        let capacity = lines.slots();
         Self {
             lines,
             shards,
+            capacity,
             live,
         }
+    }
+
+    /// Returns the live reservations of the table's clients.
+    pub(crate) fn live(&self) -> &Arc<LiveHolds> {
+        &self.live
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
@@ -127,32 +137,43 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Notes that a client's state is forgotten.
-    pub(super) fn forget(&self, fingerprint: u64) {
+    pub(crate) fn forget(&self, fingerprint: u64) {
         self.changed(fingerprint);
         self.live.forget(fingerprint);
     }
 
     /// Counts a change that reservations of other processes must know of.
-    pub(super) fn changed(&self, fingerprint: u64) {
+    pub(crate) fn changed(&self, fingerprint: u64) {
         if self.live.change(fingerprint) {
             self.shard(fingerprint).changes.fetch_add(1, Relaxed);
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.lines.bytes() + size_of_val(&*self.shards)
+    /// Returns the bytes that the table occupies, which never change.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.lines.bytes() + size_of_val(&*self.shards)
     }
 
-    pub(super) fn displaced(&self) -> u64 {
+    /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
+    /// capacity is too small.
+    #[must_use]
+    pub fn displaced(&self) -> u64 {
         self.shards
             .iter()
             .map(|shard| shard.displaced.load(Relaxed))
             .sum()
     }
 
-    /// Updates a client; see [`Table::update`](super::Table::update).
+    /// Reads, judges and changes one client's state as one atomic step.
+    ///
+    /// `decide` gets the state, or `None` if the client is absent, and returns the change and a
+    /// result. It may be called several times if threads interfere with each other; only its last
+    /// call counts. `order` decides which client is evicted if the table is full: usually a closure
+    /// that returns the greatest word of a client that is as good as new. Such clients are evicted
+    /// before others, and are not counted as [`displaced`](Self::displaced).
     #[inline]
-    pub(super) fn update<R>(
+    pub fn update<R>(
         &self,
         key: KeyHash,
         order: impl Order,
@@ -163,10 +184,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         at_home.unwrap_or_else(|| self.update_anywhere(key, order, decide))
     }
 
-    /// Updates a client wherever its entry is; see
-    /// [`Table::update_anywhere`](super::Table::update_anywhere).
+    /// Updates a client as [`update`](Self::update) does, also if it is absent or outside of its
+    /// home lines.
     #[inline(never)]
-    pub(super) fn update_anywhere<R>(
+    pub(crate) fn update_anywhere<R>(
         &self,
         key: KeyHash,
         order: impl Order,
@@ -174,11 +195,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     ) -> R {
         loop {
             // In this order; see `insert.rs`.
-            let unused = self.first_unused(key);
-            if unused.is_none() {
-                WIDE.set(WIDE_LOOKUPS);
-            }
-            let found = self.find(key, unused.is_some());
+            let (unused, is_absent) = self.first_unused(key);
+            let found = match unused {
+                Some(_) if is_absent => Found::Nothing,
+                Some(_) => self.find(key, true),
+                None => {
+                    WIDE.set(WIDE_LOOKUPS);
+                    self.find(key, false)
+                }
+            };
             if let Found::State(slot) = found {
                 match ReadEntry::read(key, slot).update(&decide) {
                     Some(answer) => return answer,
@@ -219,10 +244,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         found
     }
 
-    /// Prefetches the two home lines of a key at once, and returns them. Prefetches all lines of both sets if this
-    /// thread has recently looked for keys there.
+    /// Prefetches the home lines of a key and returns them, so that the caller can do other work
+    /// before they arrive.
     #[inline(always)]
-    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_, S, LINE> {
+    pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
         prefetch(homes[0], to);
         prefetch(homes[1], to);
@@ -243,7 +268,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Replaces every client's entry by the one that `convert` returns, and returns their number. Other
     /// threads and processes may use the table: each client is replaced before or after what they do.
-    pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) -> usize {
+    pub(super) fn change_all(&self, mut convert: impl FnMut(Entry) -> Entry) -> usize {
         let slots = (0..self.lines.slots()).map(|place| self.lines.slot(place));
         slots
             .filter(|slot| {

@@ -19,8 +19,9 @@ use super::victim::{rank_in, rank_of};
 const FEW: usize = 64;
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Copies all clients that are not idle to an empty table; see [`Table::copy_to`](super::Table::copy_to).
-    pub(super) fn copy_to(&self, into: &Self, order: &impl Order) {
+    /// Copies all clients that are not idle to an empty table. No other
+    /// thread or process may use either of them.
+    pub(crate) fn copy_to(&self, into: &Self, order: &impl Order) {
         let slots_in_set = LINE * LINES;
         let sets = self.lines.slots() / slots_in_set;
         let new_sets = into.lines.slots() / slots_in_set;

@@ -12,13 +12,13 @@ use crate::algorithm::Policy;
 
 /// The slots of one cache line.
 #[repr(C, align(64))]
-pub(crate) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
+pub struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
 
 // SAFETY: a line consists of its slots.
 unsafe impl<S: Shareable, const LINE: usize> Shareable for Line<S, LINE> {}
 
 /// The memory operations that the table needs. Every operation is sequentially consistent.
-pub(crate) trait Slot: Sync {
+pub trait Slot: Sync {
     /// True if an insertion rescans. Only a model that shows what goes wrong without the rescan
     /// sets this to false.
     const RESCANS: bool = true;
@@ -48,24 +48,29 @@ pub(crate) trait Slot: Sync {
     fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry>;
 
     /// Returns the slots of a line that may hold the fingerprint, as a bit set that may contain too
-    /// many slots but misses none. It has no branches, since the place of a key in its line cannot
-    /// be predicted.
+    /// many slots but misses none.
     #[inline(always)]
     fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32
     where
         Self: Sized,
     {
-        let fingerprint = |slot: &Self| {
-            Entry {
-                high: slot.high(),
-                low: 0,
-            }
-            .fingerprint()
-        };
-        let is_match = |slot| u32::from(fingerprint(slot) == wanted);
-        line.iter()
-            .enumerate()
-            .fold(0, |found, (nth, slot)| found | is_match(slot) << nth)
+        Self::matches_and_free(line, wanted)[0]
+    }
+
+    /// Returns the slots of a line that may hold the fingerprint, and those that may be free, each as
+    /// [`matches`](Self::matches) does. Both answers about a slot come from one access to it. It has no branches,
+    /// since the place of a key in its line cannot be predicted.
+    #[inline(always)]
+    fn matches_and_free<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> [u32; 2]
+    where
+        Self: Sized,
+    {
+        let highs = line.iter().map(Self::high).enumerate();
+        highs.fold([0; 2], |[found, free], (nth, high)| {
+            let fingerprint = Entry { high, low: 0 }.fingerprint();
+            let is = |expected| u32::from(fingerprint == expected) << nth;
+            [found | is(wanted), free | is(0)]
+        })
     }
 
     /// Returns the slots of a set that may hold the fingerprint, as [`matches`](Self::matches) does for a line.
@@ -166,7 +171,7 @@ mod native {
 
     /// A slot in ordinary memory. Little-endian, so the low half comes first.
     #[repr(C, align(16))]
-    pub(crate) struct AtomicSlot(UnsafeCell<[u64; 2]>);
+    pub struct AtomicSlot(UnsafeCell<[u64; 2]>);
 
     // SAFETY: the cell is reached only by the instructions below, each of which is atomic.
     unsafe impl Sync for AtomicSlot {}
@@ -258,6 +263,15 @@ mod native {
             unsafe { _mm_movemask_ps(_mm_castsi128_ps(compare(line, wanted))) as u32 }
         }
 
+        #[inline(always)]
+        fn matches_and_free<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> [u32; 2] {
+            let tops = tops(line);
+            // SAFETY: as in `matches`.
+            [wanted, 0].map(|wanted| unsafe {
+                _mm_movemask_ps(_mm_castsi128_ps(equal(tops, wanted))) as u32
+            })
+        }
+
         /// Compares as `matches` does, and packs the answers of all four lines into one register.
         #[inline(always)]
         fn matches_in<const LINE: usize, const LINES: usize>(
@@ -277,6 +291,18 @@ mod native {
     /// Compares the topmost 32 bits of the fingerprints of all four slots of a line with those of `wanted`.
     #[inline(always)]
     fn compare<const LINE: usize>(line: &[AtomicSlot; LINE], wanted: u64) -> __m128i {
+        equal(tops(line), wanted)
+    }
+
+    #[inline(always)]
+    fn equal(tops: __m128i, wanted: u64) -> __m128i {
+        // SAFETY: every x86-64 processor has these instructions.
+        unsafe { _mm_cmpeq_epi32(tops, _mm_set1_epi32((wanted >> 8) as i32)) }
+    }
+
+    /// Returns the topmost 32 bits of the fingerprints of all four slots of a line.
+    #[inline(always)]
+    fn tops<const LINE: usize>(line: &[AtomicSlot; LINE]) -> __m128i {
         const { assert!(LINE == 4) };
         let tops: __m128i;
         // SAFETY: aligned loads of the line's four slots. Only the topmost 32 bits of each slot
@@ -293,8 +319,8 @@ mod native {
                 rest = out(xmm_reg) _,
                 options(nostack, preserves_flags, readonly),
             );
-            _mm_cmpeq_epi32(tops, _mm_set1_epi32((wanted >> 8) as i32))
         }
+        tops
     }
 }
 
@@ -307,7 +333,7 @@ mod native {
     use super::{Entry, Slot};
 
     /// A slot in ordinary memory.
-    pub(crate) struct AtomicSlot(AtomicU128);
+    pub struct AtomicSlot(AtomicU128);
 
     impl Slot for AtomicSlot {
         fn vacant() -> Self {
@@ -342,7 +368,7 @@ mod native {
     }
 }
 
-pub(crate) use native::AtomicSlot;
+pub(super) use native::AtomicSlot;
 
 // SAFETY: all 128 bits of a slot are a valid entry, and are changed as a whole. Tables are built
 // only where that takes one instruction and no lock.

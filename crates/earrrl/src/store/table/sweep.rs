@@ -27,7 +27,7 @@ pub struct Swept {
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Removes claims, duplicates and states above `latest`.
-    pub(super) fn sweep(&self, latest: Word) -> Swept {
+    pub(crate) fn sweep(&self, latest: Word) -> Swept {
         let mut swept = Swept::default();
         let set = LINE * LINES;
         for first in (0..self.lines.slots()).step_by(set) {

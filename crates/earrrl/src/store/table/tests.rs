@@ -141,7 +141,7 @@ fn a_newcomer_displaces_the_lowest_even_among_offenders() {
 fn a_claim_makes_room_last() {
     let claim = |place| Entry::claim(101 + 2 * place as u64, 7);
     let table = full_of(Entry::VACATED);
-    let slot = |place| table.raw.lines.slot(place);
+    let slot = |place| table.lines.slot(place);
     for place in 0..32 {
         slot(place).swap(Entry::VACATED, claim(place)).unwrap();
     }
@@ -158,9 +158,8 @@ fn a_claim_makes_room_last() {
 fn claims_of_one_key_differ() {
     let table = Table::new(1).unwrap();
     let claims = [(); 3].map(|()| {
-        let claim = table.raw.claim(key(7), &|| IDLE).unwrap();
+        let claim = table.claim(key(7), &|| IDLE).unwrap();
         table
-            .raw
             .lines
             .slot(claim.place)
             .swap(claim.entry, Entry::VACATED)
@@ -176,7 +175,7 @@ fn claims_of_one_key_differ() {
 fn of_two_claims_the_one_at_the_lower_place_stays() {
     let table = full_of(Entry::VACATED);
     let key = key(7);
-    let slot = |place| table.raw.lines.slot(place);
+    let slot = |place| table.lines.slot(place);
     let claim = |place, number| {
         let entry = Entry::claim(key.fingerprint(), number);
         slot(place).swap(Entry::VACATED, entry).unwrap();
@@ -186,13 +185,13 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     let high = 20;
     let lower = claim(low, 1);
     let higher = claim(high, 2);
-    assert!(!table.raw.finish(key, 5, &higher));
+    assert!(!table.finish(key, 5, &higher));
     assert_eq!(
         (slot(low).load(), slot(high).load()),
         (lower.entry, Entry::VACATED)
     );
     claim(high, 3);
-    assert!(table.raw.finish(key, 5, &lower));
+    assert!(table.finish(key, 5, &lower));
     assert_eq!(
         (table.get(key), slot(high).load()),
         (Some(5), Entry::VACATED)
@@ -206,7 +205,7 @@ fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
         let table = full_of(Entry::VACATED);
         let key = key(7);
         let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
-        let slot = table.raw.lines.slot(place);
+        let slot = table.lines.slot(place);
         slot.swap(Entry::VACATED, abandoned).unwrap();
         store(&table, 7, 5);
         assert_eq!(slot.load(), Entry::new(key.fingerprint(), 5));
@@ -217,13 +216,8 @@ fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
 /// Returns the smallest table, of two sets, with this entry in all slots.
 fn full_of(entry: Entry) -> Table {
     let table = Table::new(1).unwrap();
-    for place in 0..table.raw.lines.slots() {
-        table
-            .raw
-            .lines
-            .slot(place)
-            .swap(Entry::EMPTY, entry)
-            .unwrap();
+    for place in 0..table.lines.slots() {
+        table.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
     }
     table
 }
@@ -242,11 +236,11 @@ fn never_used_slots_are_taken_in_the_order_of_the_sequence() {
 fn fills_its_sequence(key: KeyHash) {
     let table = Table::new(1).unwrap();
     let store = || table.update(key, || IDLE, |_| (Change::Store(5), ()));
-    let [first, second] = table.raw.lines.homes(key).map(|home| home * LINE);
+    let [first, second] = table.lines.homes(key).map(|home| home * LINE);
     let sequence = [first, first + 1, first + 2, second, second + 1, second + 2];
     for (nth, place) in sequence.into_iter().enumerate() {
         let other = Entry::new((0x55 << 20) + 2 * nth as u64 + 1, 9);
-        let slot = table.raw.lines.slot(place);
+        let slot = table.lines.slot(place);
         assert_eq!(table.get(key), None);
         store();
         assert_eq!(slot.load(), Entry::new(key.fingerprint(), 5));
@@ -269,7 +263,7 @@ const FREE: Word = Word::MIN;
 /// home lines begin at places 0 and 16.
 fn claimed(first: (Word, &[(usize, Word)]), second: (Word, &[(usize, Word)])) -> usize {
     let table = Table::new(1).unwrap();
-    let is_wanted = |key: &KeyHash| table.raw.lines.homes(*key) == [0, LINES];
+    let is_wanted = |key: &KeyHash| table.lines.homes(*key) == [0, LINES];
     let newcomer = (0..).map(key).find(is_wanted).unwrap();
     for (base, (all, but)) in [(0, first), (16, second)] {
         for nth in 0..16 {
@@ -278,11 +272,11 @@ fn claimed(first: (Word, &[(usize, Word)]), second: (Word, &[(usize, Word)])) ->
                 FREE => Entry::VACATED,
                 word => Entry::new((0x55 << 20) + 2 * nth as u64 + 1, word),
             };
-            let slot = table.raw.lines.slot(base + nth);
+            let slot = table.lines.slot(base + nth);
             slot.swap(Entry::EMPTY, entry).unwrap();
         }
     }
-    table.raw.claim(newcomer, &|| 10).unwrap().place
+    table.claim(newcomer, &|| 10).unwrap().place
 }
 
 #[test]
@@ -395,15 +389,10 @@ fn threads_admit_exactly_the_quota_in_full_sets() {
 /// Returns a full table, in which all clients have the same word.
 fn full_table(capacity: usize, word: Word) -> Table {
     let table = Table::new(capacity).unwrap();
-    for place in 0..table.raw.lines.slots() {
+    for place in 0..table.lines.slots() {
         // Fingerprints that no key of the tests has.
         let entry = Entry::new(FINGERPRINT_MASK - 2 * place as u64, word);
-        table
-            .raw
-            .lines
-            .slot(place)
-            .swap(Entry::EMPTY, entry)
-            .unwrap();
+        table.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
     }
     table
 }
@@ -412,7 +401,7 @@ fn full_table(capacity: usize, word: Word) -> Table {
 fn a_sweep_removes_claims_duplicates_and_states_of_the_far_future() {
     let table = Table::new(1).unwrap();
     let put = |place: usize, entry| {
-        let slot = table.raw.lines.slot(place);
+        let slot = table.lines.slot(place);
         slot.swap(slot.load(), entry).unwrap();
     };
     for (place, entry) in [

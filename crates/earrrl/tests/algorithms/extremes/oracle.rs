@@ -3,7 +3,7 @@
 //! right.
 
 use earrrl::algorithm::{
-    Exponential, RecentAverage, SlidingWindow, TokenBucket, sliding_window::Edge,
+    Exponential, FixedWindow, RecentAverage, SlidingWindow, TokenBucket, sliding_window::Edge,
 };
 use earrrl::{Cost, Limit, Nanos, Policy};
 use num_bigint::BigUint;
@@ -39,7 +39,11 @@ impl History {
             Limit::Exponential(limit) => self.exponential(limit, now, cost),
             Limit::TokenBucket(limit) => self.token_bucket(limit, now, cost),
             Limit::FixedWindow(limit) => {
-                let start = limit.begins(limit.number(now));
+                let number = match limit.starts_with_first() {
+                    true => self.first_of_window(limit, now),
+                    false => limit.number(now),
+                };
+                let start = limit.begins(number);
                 self.fits(|t| i128::from(t) >= start, cost, limit.quota())
             }
             Limit::SlidingLog(limit) => {
@@ -68,6 +72,16 @@ impl History {
             }
             _ => panic!("extremes/oracle.rs has no definition of {limit:?}"),
         }
+    }
+
+    /// Returns the millisecond of the first request of the window that contains `now`.
+    fn first_of_window(&self, limit: &FixedWindow, now: Nanos) -> u64 {
+        let attempts = self.stored.iter().map(|(t, _)| *t).chain([now]);
+        let ends = |first| limit.begins(first) + i128::from(limit.window_nanos());
+        attempts.fold(0, |first, t| match i128::from(t.get()) < ends(first) {
+            true => first,
+            false => limit.number(t),
+        })
     }
 
     fn sum(&self, counts: impl Fn(u64) -> bool) -> u128 {

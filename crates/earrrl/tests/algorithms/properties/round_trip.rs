@@ -139,12 +139,33 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
             "column 26: `from` is for months and years; a week begins at midnight of Monday",
         ),
         (
+            "fixed-window 5/1m start=second",
+            "column 25: `second` is not first, for windows that begin with a client's first request; leave `start` out \
+             for windows that begin at multiples of their length since 1970",
+        ),
+        (
+            "fixed-window 5/month start=first",
+            "column 28: `start` needs a duration, not the calendar's `month`, as in `fixed-window 1000/30d start=first`",
+        ),
+        (
             "sliding-counter 5/week",
             "column 19: `week` is not a unit such as s, m, h, d; 7 days are `7d`, and fixed-window takes `week`",
         ),
         (
             "5/minute",
-            "column 1: expected an algorithm before `5/minute`, as in `fixed-window 5/1m`",
+            "column 1: expected an algorithm before `5/minute`, as in `fixed-window 5/minute`",
+        ),
+        (
+            "1000/month",
+            "column 1: expected an algorithm before `1000/month`, as in `fixed-window 1000/month`",
+        ),
+        (
+            "/month",
+            "column 1: expected an algorithm before `/month`, as in `fixed-window 5/month`",
+        ),
+        (
+            "5 per minute",
+            "column 1: expected an algorithm before `5`, as in `fixed-window 5/1m`",
         ),
         (
             "gcra 5/s",

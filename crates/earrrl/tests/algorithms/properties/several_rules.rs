@@ -70,8 +70,13 @@ fn charge_all(
     let pass = opinions.iter().all(|opinion| opinion.passes);
     for (client, opinion) in clients.iter_mut().zip(&opinions) {
         let leaky = pass && (opinion.allowed || opinion.hold.is_some());
-        if client.limit.policy() == Policy::Strict || leaky {
-            client.charge(now, cost);
+        match client.limit.policy() {
+            // A denied request gets a place in the queue, whose number is a part of the state.
+            Policy::Strict if opinion.hold.is_none() => {
+                client.ask(now, cost);
+            }
+            Policy::Leaky if !leaky => {}
+            _ => client.charge(now, cost),
         }
     }
     (pass, opinions)

@@ -128,6 +128,7 @@ pub(crate) fn limits() -> impl Strategy<Value = Limit> {
         exponentials().prop_map(Limit::from),
         token_buckets().prop_map(Limit::from),
         fixed_windows().prop_map(Limit::from),
+        fixed_windows().prop_map(|limit| limit.starting_with_first().into()),
         sliding_logs().prop_map(Limit::from),
         sliding_windows().prop_map(Limit::from),
         sliding_counters().prop_map(Limit::from),

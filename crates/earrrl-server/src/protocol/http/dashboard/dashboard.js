@@ -87,7 +87,8 @@ async function watch(name) {
   [last, rates, chosen] = [null, null, null];
   history.length = 0;
   usages.clear();
-  $("current").textContent = ruleShown().limit;
+  const { limit, unit } = ruleShown();
+  $("current").textContent = unit ? `${limit} in ${unit}` : limit;
   while (!signal.aborted) {
     try {
       const answer = await ask("/v1/live?rule=" + encodeURIComponent(name), { signal });
@@ -161,7 +162,7 @@ function showRates() {
   line.dataset.rate = rateOf(chosen);
   const { clients, share } = above(rates, chosen);
   const count = (x) => x.toLocaleString("en");
-  $("would").textContent = `would limit ${count(clients)} of ${count(rates.clients)} clients and ${Math.round(100 * share)} % of requests`;
+  $("would").textContent = `A limit of ${figure(rateOf(chosen))}/s would limit ${count(clients)} of ${count(rates.clients)} clients and ${Math.round(100 * share)} % of requests`;
   $("text").textContent = withRate(ruleShown().limit, rateOf(chosen));
 }
 
@@ -203,8 +204,8 @@ function rowOf(client, named) {
   };
   const name = client.key ?? client.key_b64;
   if (name) cell("client", shown(name) + (client.key_is_cut ? "…" : ""));
-  else cell("client unnamed", "#" + client.fingerprint);
-  cell("number", figure(client.rate), "rate");
+  else cell("client unnamed", "#" + client.fingerprint).title = "The server keeps no name of this client. The number is the same until it restarts.";
+  cell("number", figure(client.rate) + "/s", "rate");
   cell(client.usage >= 1 ? "number over" : "number", Math.round(100 * client.usage) + " %");
   cell("", "").append(spark(past, UPDATES));
   cell("number", duration(client.retry_after), "forgiven in");

@@ -1,0 +1,277 @@
+//! Setting, reading and removing overrides at run time, here and where other servers see them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use earrrl::EngineError;
+use earrrl::internal::lock;
+
+use super::Service;
+use super::error::AskError;
+use super::names::Notice;
+use super::override_store::{change_in_redis, read_from_redis};
+use super::override_table::{OverrideChange, OverrideKey, RunTimeOverride, TableEntry};
+use super::run_time::Kept;
+use crate::config::access::Access;
+use crate::engine::redis::Redis;
+
+/// # Setting and reading overrides
+impl Service {
+    /// Sets the override of a client, or sets it anew, and returns it. It is in force and kept then.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if the rule cannot have it, or it cannot be kept.
+    pub async fn set_override(
+        self: &Arc<Self>,
+        id: OverrideKey,
+        limit: String,
+        expires: Option<u64>,
+        access: &Access,
+    ) -> Result<RunTimeOverride, AskError> {
+        let (rule, key) = id;
+        let at = self.whole_seconds();
+        if let Some(expires) = expires.filter(|expires| *expires <= at) {
+            let why = format!("expires: {expires} is not after now, {at}");
+            return Err(AskError::Invalid(why));
+        }
+        self.rules().named(rule.as_bytes())?;
+        let set = RunTimeOverride {
+            rule,
+            key,
+            limit,
+            expires,
+            by: access.name().map(str::to_owned),
+            at,
+        };
+        let change = OverrideChange::Set(set.clone());
+        self.change_overrides(vec![change]).await.map(|()| set)
+    }
+
+    /// Removes an override. Returns false if there is none.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if the removal cannot be kept.
+    pub async fn remove_override(self: &Arc<Self>, id: OverrideKey) -> Result<bool, AskError> {
+        if self.override_of(&id).is_none() {
+            return Ok(false);
+        }
+        let removal = vec![OverrideChange::Remove(id)];
+        self.change_overrides(removal).await.map(|()| true)
+    }
+
+    /// Returns the override of a client, and true if it is in force.
+    pub fn override_of(&self, id: &OverrideKey) -> Option<(RunTimeOverride, bool)> {
+        let kept = self.run_time.lock();
+        kept.table.get(id).map(shown)
+    }
+
+    /// Returns at most `most` overrides behind `after` that `wanted` accepts, each with true if it is in force.
+    pub fn overrides(
+        &self,
+        after: Option<&OverrideKey>,
+        most: usize,
+        wanted: impl Fn(&RunTimeOverride) -> bool,
+    ) -> Vec<(RunTimeOverride, bool)> {
+        let kept = self.run_time.lock();
+        let all = kept.table.behind(after).filter(|one| wanted(&one.set));
+        all.take(most).map(shown).collect()
+    }
+
+    /// Ends the overrides whose time has come, and reads those that other servers have set. Call it every second.
+    pub async fn refresh_overrides(self: &Arc<Self>) {
+        let ended = self.run_time.lock().table.ended(self.whole_seconds());
+        if !ended.is_empty()
+            && let Err(error) = self.change_overrides(ended).await
+        {
+            tracing::warn!(%error, "overrides that have ended are still kept");
+        }
+        let mut shared = self.run_time.changing.lock().await;
+        let read = match self.engine.redis() {
+            Some(redis) => read_from_redis(redis, shared.version)
+                .await
+                .map_err(|error| error.to_string()),
+            None => self
+                .off_thread(|service| match &service.run_time.file {
+                    Some(file) => lock(file).read_changed().map_err(AskError::Invalid),
+                    None => Ok(None),
+                })
+                .await
+                .map_err(|error| error.to_string())
+                .map(|sets| sets.map(|sets| (0, sets))),
+        };
+        let followed = match read {
+            Ok(Some((version, sets))) => {
+                shared.version = Some(version);
+                let followed = self.off_thread(move |service| service.follow(sets)).await;
+                followed.map_err(|error| error.to_string())
+            }
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let trouble = followed.err();
+        if let Some(error) = &trouble
+            && shared.trouble != trouble
+            && self.engine.redis().is_none_or(Redis::decides)
+        {
+            tracing::warn!(error, "overrides that were set elsewhere are not in force");
+        }
+        shared.trouble = trouble;
+    }
+}
+
+/// Returns true if the changes are the ends of overrides, which come whether or not the store can be told.
+fn has_ended(changes: &[OverrideChange]) -> bool {
+    matches!(changes.first(), Some(OverrideChange::Expire(_)))
+}
+
+fn shown(entry: &TableEntry) -> (RunTimeOverride, bool) {
+    (entry.set.clone(), entry.active.is_some())
+}
+
+/// # Changes
+impl Service {
+    /// Returns the time in whole seconds since the Unix epoch.
+    fn whole_seconds(&self) -> u64 {
+        self.now().get() / 1_000_000_000
+    }
+
+    /// Applies changes here and in the store. A client that leaves meanwhile does not stop them halfway.
+    async fn change_overrides(
+        self: &Arc<Self>,
+        changes: Vec<OverrideChange>,
+    ) -> Result<(), AskError> {
+        let service = Arc::clone(self);
+        let changed = tokio::spawn(async move {
+            let _turn = service.run_time.changing.lock().await;
+            let changes = Arc::new(changes);
+            let here = Arc::clone(&changes);
+            let before = service
+                .off_thread(move |service| service.change_here(&here, true))
+                .await?;
+            let Some(redis) = service.engine.redis() else {
+                return Ok(());
+            };
+            let stored = change_in_redis(redis, &changes).await;
+            if stored.is_err() && !has_ended(&changes) {
+                let back = move |service: &Self| service.put_back(before);
+                service.off_thread(back).await?;
+            }
+            stored.map_err(AskError::from)
+        });
+        changed
+            .await
+            .map_err(|error| AskError::invalid(error.to_string()))?
+    }
+
+    /// Runs work that takes long, or waits for a disk, on another thread.
+    async fn off_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, AskError> + Send + 'static,
+    ) -> Result<T, AskError> {
+        let service = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&service)).await;
+        done.unwrap_or_else(|error| Err(AskError::invalid(error.to_string())))
+    }
+
+    /// Applies changes here and in the state directory, and returns what was there before.
+    fn change_here(
+        &self,
+        changes: &[OverrideChange],
+        is_own: bool,
+    ) -> Result<Vec<(OverrideKey, Option<TableEntry>)>, AskError> {
+        let mut kept = self.run_time.lock();
+        let rules = self.rules.load_full();
+        let mut before = Vec::with_capacity(changes.len());
+        for change in changes {
+            let id = change.id();
+            let entry = match change {
+                OverrideChange::Expire(set) if kept.table.has_other(set) => continue,
+                OverrideChange::Set(set) => {
+                    let read = rules
+                        .named(set.rule.as_bytes())
+                        .and_then(|rule| set.read(rule));
+                    if is_own {
+                        kept.table.check_place(&id)?;
+                        read.clone()?;
+                    }
+                    let (set, active) = (set.clone(), read.ok());
+                    Some(TableEntry { set, active })
+                }
+                OverrideChange::Remove(_) | OverrideChange::Expire(_) => None,
+            };
+            before.push((id.clone(), kept.table.replace(id, entry)));
+        }
+        let changed = self.apply_changes(&mut kept, &before);
+        drop(kept);
+        let file = self.run_time.file.as_ref().filter(|_| is_own);
+        let stored = changed.and_then(|()| {
+            let stored = file.map_or(Ok(()), |file| lock(file).change(changes));
+            stored.map_err(|why| EngineError::Unavailable(why).into())
+        });
+        if stored.is_err() && !has_ended(changes) {
+            self.put_back(before)?;
+            return stored.map(|()| Vec::new());
+        }
+        self.announce_changes(changes);
+        stored.map(|()| before)
+    }
+
+    /// Puts back what was there before changes that could not be kept.
+    fn put_back(&self, before: Vec<(OverrideKey, Option<TableEntry>)>) -> Result<(), AskError> {
+        let mut kept = self.run_time.lock();
+        let now: Vec<_> = before
+            .into_iter()
+            .rev()
+            .map(|(id, entry)| (id.clone(), kept.table.replace(id, entry)))
+            .collect();
+        self.apply_changes(&mut kept, &now)
+    }
+
+    /// Puts the overrides of the rules of these clients into force.
+    fn apply_changes(
+        &self,
+        kept: &mut Kept,
+        clients: &[(OverrideKey, Option<TableEntry>)],
+    ) -> Result<(), AskError> {
+        let mut rules = self.rules.load_full();
+        let names: BTreeSet<&str> = clients.iter().map(|((rule, _), _)| rule.as_str()).collect();
+        for name in names {
+            if let Some(changed) = kept.with_rule(&rules, name, &self.engine)? {
+                rules = Arc::new(changed);
+            }
+        }
+        rules.set_verdicts_on_error(&self.engine);
+        self.rules.store(rules);
+        Ok(())
+    }
+
+    /// Makes the overrides here those that the store has.
+    fn follow(&self, mut sets: Vec<RunTimeOverride>) -> Result<(), AskError> {
+        let now = self.whole_seconds();
+        sets.retain(|set| !set.has_ended(now));
+        let changes = self.run_time.lock().table.changes_to(sets);
+        self.change_here(&changes, false).map(drop)
+    }
+
+    /// Counts changes, and tells them to those who follow the events.
+    fn announce_changes(&self, changes: &[OverrideChange]) {
+        let rules = self.rules.load();
+        for change in changes {
+            let (counter, set) = match change {
+                OverrideChange::Set(set) => (&self.run_time.set, Some(set)),
+                OverrideChange::Remove(_) => (&self.run_time.removed, None),
+                OverrideChange::Expire(_) => (&self.run_time.expired, None),
+            };
+            counter.increment();
+            let (name, parts) = change.id();
+            if let Some(rule) = rules.get(name.as_bytes()) {
+                let what = Notice::Override {
+                    limit: set.map(|set| set.limit.clone()),
+                    expires: set.and_then(|set| set.expires),
+                    by: set.and_then(|set| set.by.clone()),
+                };
+                self.tell(rule, &rule.key_of(&parts), what);
+            }
+        }
+    }
+}
