@@ -427,7 +427,7 @@ impl Client {
         let mut unanswered = 0;
         let (status, _) = self.until_answered("/v1/commit", &by_rule(costs), |_| unanswered += 1);
         match status {
-            200 => self.note(*nth, &Entry::Committed),
+            200 => self.note(*nth, &Entry::Committed { unanswered }),
             404 => self.note(*nth, &Entry::Gone { unanswered }),
             other => panic!("{other}"),
         }

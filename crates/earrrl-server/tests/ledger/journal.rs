@@ -17,8 +17,8 @@ pub(super) enum Entry {
     Failed { server: usize, at: SystemTime },
     /// The commit is about to be sent, and is sent until it is answered.
     Committing { costs: Vec<u64> },
-    /// The commit was applied.
-    Committed,
+    /// The commit was answered as applied, after this many without an answer.
+    Committed { unanswered: u64 },
     /// The reservation was unknown or expired, after this many commits without an answer.
     Gone { unanswered: u64 },
 }
@@ -43,7 +43,7 @@ impl Entry {
                 )
             }
             Self::Committing { costs } => format!("committing {}", list(costs)),
-            Self::Committed => "committed".to_owned(),
+            Self::Committed { unanswered } => format!("committed {unanswered}"),
             Self::Gone { unanswered } => format!("gone {unanswered}"),
         };
         format!("{nth} {text}\n")
@@ -72,7 +72,9 @@ impl Entry {
                 }
             }
             "committing" => Self::Committing { costs: list(2) },
-            "committed" => Self::Committed,
+            "committed" => Self::Committed {
+                unanswered: number(2),
+            },
             "gone" => Self::Gone {
                 unanswered: number(2),
             },
@@ -155,7 +157,11 @@ impl PossibleCharges {
                 [Entry::Failed { .. }] => {}
                 [Entry::Held] => charges.add(estimates),
                 [Entry::Held, Entry::Committing { costs }] => charges.add_either(estimates, costs),
-                [Entry::Held, Entry::Committing { costs }, Entry::Committed] => charges.add(costs),
+                [
+                    Entry::Held,
+                    Entry::Committing { costs },
+                    Entry::Committed { unanswered },
+                ] if is_shared || *unanswered == 0 => charges.add(costs),
                 [
                     Entry::Held,
                     Entry::Committing { .. },
@@ -164,7 +170,20 @@ impl PossibleCharges {
                     charges.add(estimates);
                 }
                 [Entry::Held, Entry::Committing { costs }, Entry::Gone { .. }] => {
-                    charges.add_either(estimates, costs);
+                    charges.add_either(estimates, costs)
+                }
+                // A server charges more than the estimate before it marks the reservation as
+                // committed, and gives back after it. One that is killed at the mark charges the
+                // difference twice, or does not give it back.
+                [
+                    Entry::Held,
+                    Entry::Committing { costs },
+                    Entry::Committed { .. },
+                ] => {
+                    let add_difference =
+                        |(estimate, cost): (&u64, &u64)| cost + cost.abs_diff(*estimate);
+                    let most: Vec<_> = estimates.iter().zip(costs).map(add_difference).collect();
+                    charges.add_either(costs, &most);
                 }
                 other => panic!("{other:?}"),
             }
@@ -227,7 +246,7 @@ pub(super) fn summary(journals: &[Journal]) -> String {
             Some(Entry::Held) => "never committed",
             Some(Entry::Failed { .. }) => "refused",
             Some(Entry::Committing { .. }) => "committed without an answer",
-            Some(Entry::Committed) => "committed",
+            Some(Entry::Committed { .. }) => "committed",
             Some(Entry::Gone { unanswered: 0 }) => "committed too late",
             Some(Entry::Gone { .. }) => "unknown after lost answers",
             None => "empty",

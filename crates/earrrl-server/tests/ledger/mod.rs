@@ -219,8 +219,8 @@ fn of_two_servers_over_redis_balances() {
     servers.audit(3, charges);
 }
 
-/// One server keeps its states in files. After a kill it knows none of the reservations before, whose
-/// estimates stay charged.
+/// One server keeps its states and reservations in files. Where it is killed while it commits, the
+/// estimate may stay charged.
 #[test]
 fn of_a_server_with_state_files_balances() {
     let (reservations, kills) = plan(2_000);
