@@ -8,7 +8,7 @@ use earrrl::{Rule, RuleError};
 
 use super::client::Client;
 use super::run::{Attempt, run};
-use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
+use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke};
 use crate::report::page;
 use crate::text::{Html, csv_field, percent, write_rows};
 
@@ -296,8 +296,8 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
     Ok(())
 }
 
-/// Draws the number of requests asked and permitted up to each instant under every rule, with the
-/// final number at the end of each line.
+/// Draws the number of requests asked and permitted up to each instant under every rule. The legend
+/// has the final numbers.
 ///
 /// ```
 /// # use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
@@ -322,39 +322,28 @@ pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
     let alike = asked.windows(2).all(|pair| pair[0] == pair[1]);
     let mut series = Vec::new();
     for (place, outcome) in outcomes.iter().enumerate() {
+        let [asked, permitted] = [false, true].map(|only| outcome.cumulative(only, end));
+        let count = |points: &[(f64, f64)]| points.last().map_or(0.0, |point| point.1);
         if place == 0 || !alike {
             let (name, colour) = match alike {
-                true => ("asked".into(), GREY),
-                false => (format!("asked under {}", outcome.rule), place),
+                true => (format!("{} asked", count(&asked)), GREY),
+                false => (
+                    format!("{} asked under {}", count(&asked), outcome.rule),
+                    place,
+                ),
             };
-            let asked = Series::new(name, colour, outcome.cumulative(false, end));
-            series.push(asked.with_stroke(Stroke::Dashed));
+            series.push(Series::new(name, colour, asked).with_stroke(Stroke::Dashed));
         }
-        let permitted = outcome.cumulative(true, end);
-        series.push(Series::new(
-            format!("permitted by {}", outcome.rule),
-            place,
-            permitted,
-        ));
+        let name = format!("{} permitted by {}", count(&permitted), outcome.rule);
+        series.push(Series::new(name, place, permitted));
     }
-    let last = series
-        .iter()
-        .filter_map(|series| series.points.last().copied());
-    let mut notes: Vec<Note> = last
-        .map(|at| Note {
-            at,
-            text: at.1.to_string(),
-        })
-        .collect();
-    notes.dedup_by(|one, other| one.text == other.text);
     let panel = Panel {
         y_label: "requests so far".into(),
         series,
-        notes,
         ..Panel::default()
     };
     Figure {
-        title: String::new(),
+        title: "Requests asked and permitted".into(),
         x: Across::seconds(end),
         panels: vec![panel],
         size: (640, 440),
