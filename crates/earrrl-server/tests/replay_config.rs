@@ -180,6 +180,8 @@ fn decision_by_decision() {
             .contains(&format!("<p>{denied} of 600 requests not allowed")),
         "{page:?}"
     );
+    // Each rule has clients of its own, so that none are counted here.
+    assert!(page.out.contains("<p>600 requests, <time>"), "{page:?}");
     assert!(page.out.contains("<b>slow</b>: fixed-window 6/1m"));
     // The report has one entry for all rules together, and one for each rule.
     let rules = summary["rules"].as_array().unwrap().len();

@@ -72,7 +72,10 @@ pub fn write(
     let replay = summary.replay;
     let from = replay.from.map_or(0, earrrl::Nanos::get);
     let span = (from, replay.now.get());
-    write_start(out, summary.reader, (replay.events, span), &context.origin)?;
+    let requests = counted(replay.events, "request");
+    let clients = counted(summary.reader.clients.len() as u64, "client");
+    let requests = format!("{requests} of {clients}");
+    write_start(out, summary.reader, (&requests, span), &context.origin)?;
     let measured = replay
         .trials
         .iter()

@@ -60,24 +60,22 @@ pub fn when(time: u64) -> String {
     format!("<time>{}</time>", time::written(time))
 }
 
-/// Writes the beginning of the page: its head, the number of requests, the time that they span, and the command.
+/// Writes the beginning of the page: its head, the counted requests, the time that they span, and the command.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write_start(
     out: &mut impl Write,
     reader: &LogReader,
-    (events, (from, to)): (u64, (u64, u64)),
+    (requests, (from, to)): (&str, (u64, u64)),
     origin: &Origin,
 ) -> io::Result<()> {
     let files = Html(origin.files());
     write_head(out, &format!("Who would have been limited: {files}"))?;
     write!(
         out,
-        "<h2>What happened</h2>\n<p>{} of {}, {} to {} UTC.</p>\n\
+        "<h2>What happened</h2>\n<p>{requests}, {} to {} UTC.</p>\n\
          <p class=\"faint\"><code>{}</code>, EARRRL {}. All times are in UTC.<br>{} read, {} used, {} skipped{}.</p>\n",
-        counted(events, "request"),
-        counted(reader.clients.len() as u64, "client"),
         when(from),
         when(to),
         Html(words(origin.command.iter())),

@@ -32,7 +32,8 @@ pub(crate) fn write(
     origin: &Origin,
 ) -> io::Result<()> {
     let span = (configured.from, configured.until());
-    write_start(out, reader, (configured.events, span), origin)?;
+    let requests = counted(configured.events, "request");
+    write_start(out, reader, (&requests, span), origin)?;
     let header = [
         "rule",
         "action",
