@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::earrrl;
 use crate::support::certificates::{Authority, shown};
+use crate::support::http::Client;
 use crate::support::process::BINARY;
 use crate::support::resp::encode;
 use crate::support::tools::{self, tool};
@@ -93,6 +94,84 @@ fn once_prints_a_table_or_json() {
     );
     let other = earrrl(&[&once[..], &["--rule", "login"]].concat());
     assert!(!other.out.contains("alice"), "{}", other.out);
+}
+
+const LEVELS: &str = r#"
+[[rule]]
+name = "tokens"
+levels = [
+    { name = "org", key = "attribute:org", limit = "gcra 1/1h burst=20" },
+    { name = "team", key = "attribute:team", limit = "gcra 1/1h burst=10" },
+    { name = "user", key = "user", limit = "gcra 1/1h burst=5" },
+]
+"#;
+
+/// Requests of two organisations, `acme` and `beta`. The team `ops` of `beta`, and in `gamma` all but the user, stay
+/// below the usage from which clients have names. Each level is charged alone, since of the clients of a request only
+/// the one that is closest to its limit gets a name.
+fn server_of_levels() -> TestServer {
+    let server = TestServer::start(LEVELS);
+    let mut http = Client::connect(server.http);
+    for (org, team, user, count) in [
+        ("acme", "core", "ann", 5),
+        ("acme", "core", "bob", 3),
+        ("acme", "ops", "ann", 5),
+        ("acme", "ops", "zoe", 4),
+        ("beta", "core", "max", 4),
+        ("beta", "core", "eve", 5),
+        ("beta", "ops", "kim", 5),
+        ("gamma", "x", "lee", 5),
+    ] {
+        let parts = [org, team, user].map(|part| format!("{}:{part},", part.len()));
+        for (level, key) in [
+            ("org", org.to_owned()),
+            ("team", parts[..2].concat()),
+            ("user", parts.concat()),
+        ] {
+            let body = format!(r#"{{"rule":"tokens-{level}","key":"{key}"}}"#);
+            for _ in 0..count {
+                assert_eq!(http.post("/v1/check", &body).status, 200, "{body}");
+            }
+        }
+    }
+    server
+}
+
+#[test]
+fn levels_are_a_tree() {
+    let server = server_of_levels();
+    let address = server.http.to_string();
+    let once = ["top", "--once", "--server", &address];
+    let clients = |rule: &str| -> Vec<String> {
+        let table = earrrl(&[&once[..], &["--rule", rule]].concat()).out;
+        let (_, rows) = table.split_once("CLIENT\n").unwrap();
+        let names = rows.lines().map(|row| row[47..].to_owned());
+        names.filter(|name| !name.starts_with('#')).collect()
+    };
+    let tree = [
+        "5:gamma,1:x,3:lee,",
+        "acme",
+        "  ops",
+        "    ann",
+        "    zoe",
+        "  core",
+        "    ann",
+        "    bob",
+        "beta",
+        "  ops kim",
+        "  core",
+        "    eve",
+        "    max",
+    ];
+    assert_eq!(clients("tokens-org"), tree);
+    let teams = clients("tokens-team");
+    assert!(teams.contains(&"4:acme,3:ops,".to_owned()), "{teams:?}");
+    assert!(teams.contains(&"  zoe".to_owned()), "{teams:?}");
+    let users = clients("tokens-user");
+    let indented = users.iter().filter(|name| name.starts_with(' ')).count();
+    assert_eq!((users.len(), indented), (8, 0), "{users:?}");
+    let json = earrrl(&[&once[..], &["--output", "json"]].concat()).out;
+    assert!(json.contains("beta") && !json.contains("core"), "{json}");
 }
 
 /// With an admin listener, the address for HTTP serves no metrics: unknown counts are no zeros.

@@ -2,6 +2,8 @@
 //! the rules are read: it has the fields of the rule, those of its own in place of them, and a key that begins with the
 //! keys of the levels before it.
 
+use std::collections::HashMap;
+
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -12,21 +14,25 @@ const MAX_LEVELS: usize = 16;
 /// The fields of a rule that each of its levels has instead.
 const OF_LEVELS: [&str; 3] = ["key", "limit", "override"];
 
-/// Replaces each rule that has levels by a rule for each of them, called by the names of both.
-pub(super) fn expand(file: &mut DeTable<'_>, reading: &Reading) {
+/// Replaces each rule that has levels by a rule for each of them, called by the names of both. Returns the name of the
+/// rule of the level above, by the names of rules.
+pub(super) fn expand(file: &mut DeTable<'_>, reading: &Reading) -> HashMap<String, String> {
+    let mut parents = HashMap::new();
     let Some(DeValue::Array(rules)) = file.get_mut("rule").map(Spanned::get_mut) else {
-        return;
+        return parents;
     };
     let all = std::mem::replace(rules, DeArray::new()).into_iter();
     *rules = all
-        .flat_map(|rule| of_rule(&rule, reading).unwrap_or_else(|| vec![rule]))
+        .flat_map(|rule| of_rule(&rule, reading, &mut parents).unwrap_or_else(|| vec![rule]))
         .collect();
+    parents
 }
 
-/// Returns the rules for the levels of a rule; `None` if it has none.
+/// Returns the rules for the levels of a rule, and adds their parents; `None` if it has none.
 fn of_rule<'t>(
     rule: &Spanned<DeValue<'t>>,
     reading: &Reading,
+    parents: &mut HashMap<String, String>,
 ) -> Option<Vec<Spanned<DeValue<'t>>>> {
     let mut group = rule.get_ref().as_table()?.clone();
     let field = group.get("levels")?;
@@ -53,6 +59,7 @@ fn of_rule<'t>(
     }
     let name = name.and_then(|name| Some(name.get_ref().as_str()?.to_owned()));
     let mut key = DeArray::new();
+    let mut above: Option<String> = None;
     let level = |level: Spanned<DeValue<'t>>| {
         let mut fields = group.clone();
         match level.get_ref().as_table() {
@@ -65,7 +72,10 @@ fn of_rule<'t>(
         if let (Some(group), Some(own)) = (&name, fields.get_mut("name"))
             && let Some(text) = own.get_ref().as_str()
         {
-            *own.get_mut() = DeValue::String(format!("{group}-{text}").into());
+            let text = format!("{group}-{text}");
+            let parent = above.replace(text.clone());
+            parents.extend(parent.map(|parent| (text.clone(), parent)));
+            *own.get_mut() = DeValue::String(text.into());
         }
         match fields.get_mut("key") {
             Some(own) => extend_key(&mut key, own),

@@ -39,7 +39,8 @@ fn what_a_rule_allows_at_once_is_named_by_its_unit() {
     }
 }
 
-/// Each level has the fields of the rule, and a key that begins with those of the levels before.
+/// Each level has the fields of the rule, and a key that begins with those of the levels before. Only its parent shows
+/// that it is a level.
 #[test]
 fn levels_are_the_rules_that_one_could_write() {
     let levels = "[[rule]]\nname = \"tokens\"\ncost = \"attribute:tokens\"\nmatch = { path = \"/v1/*\" }\n\
@@ -58,7 +59,11 @@ fn levels_are_the_rules_that_one_could_write() {
          [[rule]]\nname = \"tokens-user\"\ncost = 1\n{shared}key = [\"header:x-org\", \"header:x-team\", \"user\"]\n\
          limit = \"gcra 1/s burst=2\"\n"
     );
-    let [levels, by_hand] = [levels, &by_hand].map(|text| Config::parse(text, "f").unwrap().rules);
+    let [mut levels, by_hand] =
+        [levels, &by_hand].map(|text| Config::parse(text, "f").unwrap().rules);
+    let parents: Vec<_> = levels.iter_mut().map(|rule| rule.parent.take()).collect();
+    let parents: Vec<_> = parents.iter().map(Option::as_deref).collect();
+    assert_eq!(parents, [None, Some("tokens-org"), Some("tokens-team")]);
     assert_eq!(format!("{levels:?}"), format!("{by_hand:?}"));
 }
 

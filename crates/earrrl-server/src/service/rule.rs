@@ -59,6 +59,8 @@ impl NamedRule {
 #[derive(Clone, Debug)]
 pub struct ActiveRule {
     named: NamedRule,
+    /// The name of the rule for the level above, if this rule is for one of several levels.
+    pub parent: Option<String>,
     /// The limit of the rule for clients without an override.
     pub own: PreparedLimit,
     /// The number of active clients that the rule's table is sized for.
@@ -153,6 +155,7 @@ impl ActiveRule {
         let overrides = overrides.finish(ids, named_below).before(None);
         Some(Self {
             own: own_limit,
+            parent: config.parent.clone(),
             configured_overrides: overrides.clone(),
             overrides,
             terms: Some((Arc::clone(&config.terms), config.consistency)),
@@ -208,6 +211,7 @@ impl ActiveRule {
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
+            parent: None,
             named: NamedRule {
                 name: text,
                 on_error: None,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 
-use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
+use super::snapshot::{RuleCounts, TopSnapshot, TreeRow, tree};
 
 /// A request of the screen to the thread that reads the server.
 pub(super) enum ScreenRequest {
@@ -43,8 +43,8 @@ pub(super) enum Prompt {
     Nothing,
     /// A character of the filter.
     Filter,
-    /// The answer whether this client shall be reset.
-    Reset(Vec<u8>),
+    /// The answer whether the client of this rule and key shall be reset.
+    Reset(String, Vec<u8>),
 }
 
 /// The effect of a key beyond the screen.
@@ -89,18 +89,18 @@ impl Screen {
         }
     }
 
-    /// Returns the clients that the filter admits, in the chosen order.
-    pub(super) fn clients(&self) -> Vec<&TopRow> {
+    /// Returns the clients that the filter admits, in the chosen order, as a tree if there are levels.
+    pub(super) fn clients(&self) -> Vec<TreeRow<'_>> {
         let each = self.snapshot.clients.iter();
         let mut clients: Vec<_> = each
             .filter(|one| one.name().contains(&self.filter))
             .collect();
         match self.order {
-            Order::Usage => clients.sort_by(|a, b| b.usage.total_cmp(&a.usage)),
+            Order::Usage => {}
             Order::Denied => clients.sort_by_key(|one| std::cmp::Reverse(one.denied)),
-            Order::Name => clients.sort_by_key(|one| one.name()),
+            Order::Name => clients.sort_by_cached_key(|one| (&one.parts, one.name())),
         }
-        clients
+        tree(clients)
     }
 
     /// Handles a key.
@@ -115,10 +115,8 @@ impl Screen {
         match std::mem::take(&mut self.prompt) {
             Prompt::Nothing => self.command(key.code),
             Prompt::Filter => self.edit(key.code),
-            Prompt::Reset(client) => match key.code {
-                KeyCode::Char('y') => {
-                    KeyEffect::Request(ScreenRequest::Reset(self.snapshot.rule.clone(), client))
-                }
+            Prompt::Reset(rule, client) => match key.code {
+                KeyCode::Char('y') => KeyEffect::Request(ScreenRequest::Reset(rule, client)),
                 _ => KeyEffect::Stay,
             },
         }
@@ -140,8 +138,8 @@ impl Screen {
                     Order::Name => Order::Usage,
                 };
             }
-            KeyCode::Char('r') => match self.key_to_reset() {
-                Some(Ok(key)) => self.prompt = Prompt::Reset(key),
+            KeyCode::Char('r') => match self.client_to_reset() {
+                Some(Ok(prompt)) => self.prompt = prompt,
                 Some(Err(reason)) => self.not_reset = Some(reason.to_owned()),
                 None => {}
             },
@@ -150,16 +148,16 @@ impl Screen {
         KeyEffect::Stay
     }
 
-    /// Returns the key of the selected client, or the reason why the client cannot be reset by what is
-    /// known of its key, which could be another client's key. `None` if there are no clients.
-    fn key_to_reset(&self) -> Option<Result<Vec<u8>, &'static str>> {
+    /// Returns the question whether to reset the selected client, or the reason why the client cannot be reset by what
+    /// is known of its key, which could be another client's key. `None` if there are no clients.
+    fn client_to_reset(&self) -> Option<Result<Prompt, &'static str>> {
         let clients = self.clients();
-        let client = clients.get(self.selected.selected().unwrap_or(0))?;
+        let client = clients.get(self.selected.selected().unwrap_or(0))?.client;
         Some(match &client.key {
             None => Err("only the fingerprint of this client is known"),
             Some(_) if !self.snapshot.names_are_keys => Err("only the HMAC of this key is known"),
             Some(_) if client.key_is_cut => Err("only the beginning of this key is known"),
-            Some(key) => Ok(key.clone()),
+            Some(key) => Ok(Prompt::Reset(client.rule.clone(), key.clone())),
         })
     }
 
@@ -216,6 +214,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::cli::top::snapshot::TopRow;
 
     fn press(screen: &mut Screen, code: KeyCode) -> KeyEffect {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
@@ -226,8 +225,10 @@ mod tests {
             name: name.to_owned(),
             limit: String::new(),
             requests: Some((allowed, denied)),
+            ..RuleCounts::default()
         };
         let client = |key: &str, usage, denied| TopRow {
+            rule: "api".to_owned(),
             key: Some(key.as_bytes().to_vec()),
             usage,
             denied,
@@ -254,7 +255,7 @@ mod tests {
         screen
             .clients()
             .iter()
-            .map(|client| client.name())
+            .map(|row| row.name.clone())
             .collect()
     }
 
@@ -286,6 +287,60 @@ mod tests {
             press(&mut screen, KeyCode::Char('q')),
             KeyEffect::Quit
         ));
+    }
+
+    /// Returns a snapshot of two organisations, with the teams of one.
+    fn levels() -> TopSnapshot {
+        let client = |rule: &str, key: &str, parts: &[&str], denied| TopRow {
+            rule: rule.to_owned(),
+            key: Some(key.as_bytes().to_vec()),
+            parts: parts.iter().map(|part| part.as_bytes().to_vec()).collect(),
+            denied,
+            ..TopRow::default()
+        };
+        TopSnapshot {
+            clients: vec![
+                client("team", "4:acme,3:ops,", &["acme", "ops"], 3),
+                client("team", "4:acme,4:core,", &["acme", "core"], 5),
+                client("org", "beta", &["beta"], 4),
+                client("org", "acme", &["acme"], 1),
+                client("org", "ac", &["ac"], 0),
+                client("org", "acme", &[], 0),
+            ],
+            names_are_keys: true,
+            ..TopSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn each_order_is_kept_within_each_client_of_the_level_above() {
+        let mut screen = Screen::default();
+        screen.update(state(levels()), Instant::now());
+        let by_usage = ["beta", "acme", "  ops", "  core", "ac", "acme"];
+        let by_denials = ["beta", "acme", "  core", "  ops", "ac", "acme"];
+        let by_name = ["acme", "ac", "acme", "  core", "  ops", "beta"];
+        for expected in [by_usage, by_denials, by_name] {
+            assert_eq!(names(&screen), expected);
+            press(&mut screen, KeyCode::Char('s'));
+        }
+        for key in "/core".chars() {
+            press(&mut screen, KeyCode::Char(key));
+        }
+        assert_eq!(names(&screen), ["4:acme,4:core,"]);
+    }
+
+    #[test]
+    fn a_client_is_reset_under_the_rule_of_its_level() {
+        let mut screen = Screen::default();
+        screen.update(state(levels()), Instant::now());
+        screen.selected.select(Some(2));
+        press(&mut screen, KeyCode::Char('r'));
+        let KeyEffect::Request(ScreenRequest::Reset(rule, key)) =
+            press(&mut screen, KeyCode::Char('y'))
+        else {
+            panic!("no reset");
+        };
+        assert_eq!((&*rule, &*key), ("team", &b"4:acme,3:ops,"[..]));
     }
 
     #[test]

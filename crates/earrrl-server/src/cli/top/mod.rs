@@ -47,7 +47,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "FORM", default_value = "table", requires = "once")]
     output: TopOutput,
 
-    /// The number of clients, 1 to 1000
+    /// The number of clients, 1 to 1000; of a rule with levels, of each level
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
 
@@ -75,7 +75,7 @@ const KEY_INTERVAL: Timespec = Timespec {
 pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
     let server = Remote {
         client: args.server.client().map_err(CliFailure::new)?,
-        clients: args.limit.into(),
+        count: args.limit.into(),
     };
     if args.once {
         return once(&server, args.rule.as_deref(), args.output);

@@ -4,6 +4,7 @@ use axum::http::Method;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl_logs::line::Escaped;
+use earrrl_server::service::key::split;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
 
@@ -13,8 +14,8 @@ use crate::cli::http_client::{HttpClient, detail};
 /// A running server.
 pub(super) struct Remote {
     pub(super) client: HttpClient,
-    /// The number of clients that are shown.
-    pub(super) clients: usize,
+    /// The number of clients of each rule that are shown.
+    pub(super) count: usize,
 }
 
 impl Remote {
@@ -45,29 +46,46 @@ impl Remote {
             .map(str::to_owned)
             .or_else(first)
             .ok_or("the server has no rules")?;
-        let name = percent_encode(rule.as_bytes(), NON_ALPHANUMERIC);
-        let top = self.json(&format!("/v1/top?rule={name}&limit={}", self.clients));
-        let top = top.map_err(|error| match rules.iter().any(|known| known.name == rule) {
-            true => error,
-            false => format!("{error}; {}", listed(&rules)),
-        })?;
+        let (clients, names_are_keys) = self.clients(&rule, &rules)?;
         let ready = self.ask(Method::GET, "/readyz").unwrap_or_default();
         let ready: Value = serde_json::from_str(&ready).unwrap_or_default();
         // With an admin listener, metrics are served only there.
         let metrics = self.ask(Method::GET, "/metrics").unwrap_or_default();
         count(&metrics, &mut rules);
-        let clients = top["clients"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(client_of);
         Ok(TopSnapshot {
             rule,
             rules,
-            clients: clients.collect(),
-            names_are_keys: top["names_are_keys"] != false,
+            clients,
+            names_are_keys,
             status: status(&ready, &metrics),
         })
+    }
+
+    /// Returns the clients of the rule and of the levels below it, and true if their names are keys.
+    fn clients(&self, rule: &str, rules: &[RuleCounts]) -> Result<(Vec<TopRow>, bool), String> {
+        let mut levels = vec![rule];
+        for below in rules {
+            if levels.contains(&below.parent.as_str()) {
+                levels.push(&below.name);
+            }
+        }
+        let mut clients = Vec::new();
+        let mut names_are_keys = true;
+        for level in levels {
+            let name = percent_encode(level.as_bytes(), NON_ALPHANUMERIC);
+            let top = self.json(&format!("/v1/top?rule={name}&limit={}", self.count));
+            let known = rules.iter().find(|known| known.name == level);
+            let top = top.map_err(|error| match known {
+                Some(_) => error,
+                None => format!("{error}; {}", listed(rules)),
+            })?;
+            let parts = known.map_or(0, |known| known.key_parts);
+            let listed = top["clients"].as_array().into_iter().flatten();
+            clients.extend(listed.map(|client| client_of(client, level, parts)));
+            names_are_keys = top["names_are_keys"] != false;
+        }
+        clients.sort_by(|a, b| b.usage.total_cmp(&a.usage));
+        Ok((clients, names_are_keys))
     }
 
     /// Resets a client.
@@ -93,19 +111,35 @@ fn counts_of(rule: &Value) -> RuleCounts {
     let limit = Escaped(limit.as_bytes()).to_string();
     RuleCounts {
         name: text("name").to_owned(),
+        parent: text("parent").to_owned(),
+        key_parts: rule["key"].as_array().map_or(0, Vec::len),
         limit,
         ..RuleCounts::default()
     }
 }
 
-fn client_of(client: &Value) -> TopRow {
+/// Returns a client of a rule whose keys have `key_parts` parts, or 0 if their number is not known.
+fn client_of(client: &Value, rule: &str, key_parts: usize) -> TopRow {
     let text = |field: &str| client[field].as_str();
     let number = |field: &str| client[field].as_f64();
     let count = |field: &str| client[field].as_u64().unwrap_or_default();
     let decoded = text("key_b64").and_then(|key| STANDARD.decode(key).ok());
+    let key = text("key").map(|key| key.as_bytes().to_vec()).or(decoded);
+    let key_is_cut = client["key_is_cut"] == true;
+    let whole = key.as_ref().filter(|_| !key_is_cut);
+    let parts = whole.and_then(|key| {
+        Some(
+            split(key, key_parts)?
+                .iter()
+                .map(|part| part.to_vec())
+                .collect(),
+        )
+    });
     TopRow {
-        key: text("key").map(|key| key.as_bytes().to_vec()).or(decoded),
-        key_is_cut: client["key_is_cut"] == true,
+        rule: rule.to_owned(),
+        parts: parts.unwrap_or_default(),
+        key,
+        key_is_cut,
         fingerprint: text("fingerprint").unwrap_or_default().to_owned(),
         rate: number("rate"),
         usage: number("usage").unwrap_or_default(),

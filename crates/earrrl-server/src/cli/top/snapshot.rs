@@ -1,5 +1,7 @@
-//! The clients and counters at one instant, and their form as a table and as JSON.
+//! The clients and counters at one instant, and their form as a table and as JSON. The clients of several levels are a
+//! tree: each is followed by those whose keys begin with its key.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use earrrl_logs::line::Escaped;
@@ -11,9 +13,10 @@ const SHOWN: usize = 60;
 /// The state of a server at one instant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopSnapshot {
-    /// The rule whose clients are listed.
+    /// The rule whose clients are listed, with those of the levels below it.
     pub(super) rule: String,
     pub(super) rules: Vec<RuleCounts>,
+    /// The clients, the one with the highest usage first.
     pub(super) clients: Vec<TopRow>,
     /// False if the server replaces keys by their HMACs.
     pub(super) names_are_keys: bool,
@@ -25,6 +28,10 @@ pub(super) struct TopSnapshot {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleCounts {
     pub(super) name: String,
+    /// The rule for the level above; empty if there is none.
+    pub(super) parent: String,
+    /// The number of parts of its clients' keys.
+    pub(super) key_parts: usize,
     pub(super) limit: String,
     /// The numbers of allowed and of denied requests; `None` if this address does not show them.
     pub(super) requests: Option<(f64, f64)>,
@@ -33,6 +40,9 @@ pub(super) struct RuleCounts {
 /// A client with the highest rates.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopRow {
+    pub(super) rule: String,
+    /// The parts of the key; empty if they are not known.
+    pub(super) parts: Vec<Vec<u8>>,
     /// The key; `None` if only the fingerprint is known.
     pub(super) key: Option<Vec<u8>>,
     /// True if the key is longer than what is known of it.
@@ -48,6 +58,13 @@ pub(super) struct TopRow {
     pub(super) json: Value,
 }
 
+/// A client at its place in the tree.
+pub(super) struct TreeRow<'a> {
+    pub(super) client: &'a TopRow,
+    /// The client's name. Below another client, it is indented and lacks the parts of that client's key.
+    pub(super) name: String,
+}
+
 impl RuleCounts {
     /// Returns the rule's name without characters that could harm a terminal.
     pub(super) fn shown_name(&self) -> String {
@@ -59,15 +76,10 @@ impl TopRow {
     /// Returns the client's name without characters that could harm a terminal, shortened if it is
     /// long.
     pub(super) fn name(&self) -> String {
-        let Some(key) = &self.key else {
-            return format!("#{}", self.fingerprint);
-        };
-        let mut name = Escaped(key).to_string();
-        if let Some((end, _)) = name.char_indices().nth(SHOWN) {
-            name.truncate(end);
-            name.push('…');
+        match &self.key {
+            Some(key) => shortened(key),
+            None => format!("#{}", self.fingerprint),
         }
-        name
     }
 
     /// Returns the wait until the client is allowed again; empty if it is allowed now.
@@ -85,6 +97,16 @@ impl TopRow {
     pub(super) fn rate(&self) -> String {
         self.rate.map_or_else(|| "-".to_owned(), figure)
     }
+}
+
+/// Returns a name without characters that could harm a terminal, shortened if it is long.
+pub(super) fn shortened(name: &[u8]) -> String {
+    let mut name = Escaped(name).to_string();
+    if let Some((end, _)) = name.char_indices().nth(SHOWN) {
+        name.truncate(end);
+        name.push('…');
+    }
+    name
 }
 
 /// Returns a number with three significant digits.
@@ -119,34 +141,62 @@ impl TopSnapshot {
             "\n{:>9} {:>7} {:>7} {:>9} {:>9}  CLIENT",
             "RATE", "USAGE", "WAIT", "ALLOWED", "DENIED"
         );
-        for client in &self.clients {
+        for TreeRow { client, name } in tree(self.clients.iter().collect()) {
             let usage = format!("{:.0}%", 100.0 * client.usage);
             let _ = writeln!(
                 out,
-                "{:>9} {usage:>7} {:>7} {:>9} {:>9}  {}",
+                "{:>9} {usage:>7} {:>7} {:>9} {:>9}  {name}",
                 client.rate(),
                 client.wait(),
                 client.allowed,
-                client.denied,
-                client.name()
+                client.denied
             );
         }
         out
     }
 
-    /// Returns the snapshot as a JSON object, with the clients as they are over HTTP.
+    /// Returns the snapshot as a JSON object, with the clients of the rule itself as they are over HTTP.
     pub(super) fn json(&self) -> Value {
         let rule = |rule: &RuleCounts| {
             json!({ "name": rule.name, "limit": rule.limit,
                     "allowed": rule.requests.map(|requests| requests.0),
                     "denied": rule.requests.map(|requests| requests.1) })
         };
+        let clients = self
+            .clients
+            .iter()
+            .filter(|client| client.rule == self.rule);
         json!({
             "rule": self.rule,
             "status": self.status,
             "names_are_keys": self.names_are_keys,
             "rules": self.rules.iter().map(rule).collect::<Vec<_>>(),
-            "clients": self.clients.iter().map(|client| &client.json).collect::<Vec<_>>(),
+            "clients": clients.map(|client| &client.json).collect::<Vec<_>>(),
         })
     }
+}
+
+/// Returns the clients in the order that they have, each followed by those below it. A client is not indented if none
+/// above it is listed.
+pub(super) fn tree(clients: Vec<&TopRow>) -> Vec<TreeRow<'_>> {
+    let ranked = clients.iter().zip(0..);
+    let ranks: HashMap<&[Vec<u8>], usize> = ranked
+        .map(|(client, rank)| (&*client.parts, rank))
+        .collect();
+    let mut rows = Vec::new();
+    for (rank, client) in clients.into_iter().enumerate() {
+        let mut place = Vec::new();
+        let mut name = client.name();
+        for count in 1..client.parts.len() {
+            let (upper, own) = client.parts.split_at(count);
+            if let Some(rank) = ranks.get(upper) {
+                place.push(*rank);
+                name = "  ".repeat(place.len()) + &shortened(&own.join(&b' '));
+            }
+        }
+        place.push(rank);
+        rows.push((place, TreeRow { client, name }));
+    }
+    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+    rows.into_iter().map(|(_, row)| row).collect()
 }

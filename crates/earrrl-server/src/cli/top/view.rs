@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::keys::{Order, Prompt, Screen};
-use super::snapshot::{TopRow, figure};
+use super::snapshot::{TreeRow, figure, shortened};
 
 /// The width of the bar up to the limit.
 const BAR: usize = 12;
@@ -75,14 +75,14 @@ fn draw_clients(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     frame.render_stateful_widget(table, area, &mut screen.selected);
 }
 
-fn row(client: &TopRow) -> Row<'static> {
+fn row(TreeRow { client, name }: TreeRow<'_>) -> Row<'static> {
     let colour = match client.usage {
         usage if usage >= 1.0 => Color::Red,
         usage if usage >= 0.5 => Color::Yellow,
         _ => Color::Green,
     };
     Row::new([
-        Cell::from(client.name()),
+        Cell::from(name),
         Cell::from(client.rate()),
         Cell::from(bar(client.usage)).style(Style::new().fg(colour)),
         Cell::from(format!("{:.0}%", (100.0 * client.usage).min(99_999.0))),
@@ -104,13 +104,7 @@ fn foot_line(screen: &Screen) -> String {
     }
     match &screen.prompt {
         Prompt::Filter => format!("filter: {}_", screen.filter),
-        Prompt::Reset(key) => {
-            let client = TopRow {
-                key: Some(key.clone()),
-                ..TopRow::default()
-            };
-            format!("reset {}? y/n", client.name())
-        }
+        Prompt::Reset(_, key) => format!("reset {}? y/n", shortened(key)),
         Prompt::Nothing => {
             let order = match screen.order {
                 Order::Usage => "usage",
