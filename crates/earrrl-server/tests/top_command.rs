@@ -106,9 +106,8 @@ levels = [
 ]
 "#;
 
-/// Requests of two organisations, `acme` and `beta`. The team `ops` of `beta`, and in `gamma` all but the user, stay
-/// below the usage from which clients have names. Each level is charged alone, since of the clients of a request only
-/// the one that is closest to its limit gets a name.
+/// Requests of three organisations, each charged under all levels. Those of `ops` of `beta` name only their rule, which
+/// is the one for users.
 fn server_of_levels() -> TestServer {
     let server = TestServer::start(LEVELS);
     let mut http = Client::connect(server.http);
@@ -119,20 +118,16 @@ fn server_of_levels() -> TestServer {
         ("acme", "ops", "zoe", 4),
         ("beta", "core", "max", 4),
         ("beta", "core", "eve", 5),
-        ("beta", "ops", "kim", 5),
         ("gamma", "x", "lee", 5),
     ] {
-        let parts = [org, team, user].map(|part| format!("{}:{part},", part.len()));
-        for (level, key) in [
-            ("org", org.to_owned()),
-            ("team", parts[..2].concat()),
-            ("user", parts.concat()),
-        ] {
-            let body = format!(r#"{{"rule":"tokens-{level}","key":"{key}"}}"#);
-            for _ in 0..count {
-                assert_eq!(http.post("/v1/check", &body).status, 200, "{body}");
-            }
+        let body = format!(r#"{{"attributes":{{"org":"{org}","team":"{team}","user":"{user}"}}}}"#);
+        for _ in 0..count {
+            assert_eq!(http.post("/v1/check", &body).status, 200, "{body}");
         }
+    }
+    let body = r#"{"rule":"tokens-user","key":["beta","ops","kim"]}"#;
+    for _ in 0..5 {
+        assert_eq!(http.post("/v1/check", body).status, 200);
     }
     server
 }
@@ -149,7 +144,6 @@ fn levels_are_a_tree() {
         names.filter(|name| !name.starts_with('#')).collect()
     };
     let tree = [
-        "5:gamma,1:x,3:lee,",
         "acme",
         "  ops",
         "    ann",
@@ -162,6 +156,9 @@ fn levels_are_a_tree() {
         "  core",
         "    eve",
         "    max",
+        "gamma",
+        "  x",
+        "    lee",
     ];
     assert_eq!(clients("tokens-org"), tree);
     let teams = clients("tokens-team");

@@ -14,25 +14,25 @@ const MAX_LEVELS: usize = 16;
 /// The fields of a rule that each of its levels has instead.
 const OF_LEVELS: [&str; 3] = ["key", "limit", "override"];
 
-/// Replaces each rule that has levels by a rule for each of them, called by the names of both. Returns the name of the
-/// rule of the level above, by the names of rules.
+/// Replaces each rule that has levels by a rule for each of them, called by the names of both. Returns the names of the
+/// rules that had levels, by the names of the rules for these.
 pub(super) fn expand(file: &mut DeTable<'_>, reading: &Reading) -> HashMap<String, String> {
-    let mut parents = HashMap::new();
+    let mut groups = HashMap::new();
     let Some(DeValue::Array(rules)) = file.get_mut("rule").map(Spanned::get_mut) else {
-        return parents;
+        return groups;
     };
     let all = std::mem::replace(rules, DeArray::new()).into_iter();
     *rules = all
-        .flat_map(|rule| of_rule(&rule, reading, &mut parents).unwrap_or_else(|| vec![rule]))
+        .flat_map(|rule| of_rule(&rule, reading, &mut groups).unwrap_or_else(|| vec![rule]))
         .collect();
-    parents
+    groups
 }
 
-/// Returns the rules for the levels of a rule, and adds their parents; `None` if it has none.
+/// Returns the rules for the levels of a rule, and adds their group; `None` if it has none.
 fn of_rule<'t>(
     rule: &Spanned<DeValue<'t>>,
     reading: &Reading,
-    parents: &mut HashMap<String, String>,
+    groups: &mut HashMap<String, String>,
 ) -> Option<Vec<Spanned<DeValue<'t>>>> {
     let mut group = rule.get_ref().as_table()?.clone();
     let field = group.get("levels")?;
@@ -59,7 +59,6 @@ fn of_rule<'t>(
     }
     let name = name.and_then(|name| Some(name.get_ref().as_str()?.to_owned()));
     let mut key = DeArray::new();
-    let mut above: Option<String> = None;
     let level = |level: Spanned<DeValue<'t>>| {
         let mut fields = group.clone();
         match level.get_ref().as_table() {
@@ -73,8 +72,7 @@ fn of_rule<'t>(
             && let Some(text) = own.get_ref().as_str()
         {
             let text = format!("{group}-{text}");
-            let parent = above.replace(text.clone());
-            parents.extend(parent.map(|parent| (text.clone(), parent)));
+            groups.insert(text.clone(), group.clone());
             *own.get_mut() = DeValue::String(text.into());
         }
         match fields.get_mut("key") {

@@ -159,13 +159,13 @@ impl Config {
         let parse =
             |text| DeTable::parse(text).map_err(|error| ConfigError::syntax(name, text, &error));
         let mut fields = parse(text)?;
-        let mut parents = levels::expand(fields.get_mut(), &reading);
+        let mut groups = levels::expand(fields.get_mut(), &reading);
         let options = parse(&options)?;
         let whole = Table::whole(fields.get_ref(), options.get_ref(), &reading);
         let mut config = Self::read(&whole);
         drop(whole);
         for rule in &mut config.rules {
-            rule.parent = parents.remove(&rule.name);
+            rule.group = groups.remove(&rule.name);
         }
         reading.finish(config, name, text)
     }

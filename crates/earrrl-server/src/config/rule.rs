@@ -77,8 +77,8 @@ impl OnMissing {
 pub struct RuleConfig {
     /// The rule's name.
     pub name: String,
-    /// The name of the rule for the level above, if this rule is for one of several levels.
-    pub parent: Option<String>,
+    /// The name that the rules for all levels share, if this rule is for a level.
+    pub group: Option<String>,
     /// The rule's limit, its action over the limit, and the largest cost of a request.
     pub rule: Rule,
     /// The attributes whose values identify a client.
@@ -220,7 +220,7 @@ impl RuleConfig {
         let consistency = table.choice("consistency", &CONSISTENCY);
         let mut config = Self {
             name: name.to_owned(),
-            parent: None,
+            group: None,
             key: key.unwrap_or_else(|| vec![KeyPart::client()]),
             conditions: conditions("match"),
             min_cost: min_cost(table, &terms.cost, terms.max_cost),

@@ -217,6 +217,18 @@ impl Service {
         }
     }
 
+    /// Notes the client at each level of the rule that `noted` is a level of, so that lists show whose clients are
+    /// whose.
+    fn note_levels(&self, noted: &Charged<'_>, answer: &Answer<'_>, charges: &[Charge<'_>]) {
+        let is_level = |one: &Charged<'_>| {
+            one.rule.group == noted.rule.group && one.rule.name != noted.rule.name
+        };
+        let levels = answer.charged.iter().zip(charges);
+        for (level, charge) in levels.filter(|(one, _)| is_level(one)) {
+            self.note(level, charge, None);
+        }
+    }
+
     /// Decides a request by these charges, counts it, and finds out the available quota if `manner` asks
     /// for it.
     #[inline]
@@ -324,6 +336,9 @@ impl Service {
             let is_close = figures.is_some_and(|own| own.remaining < one.limit.named_below);
             if is_close | one.is_over() {
                 self.note(one, charge, figures);
+                if one.rule.group.is_some() {
+                    self.note_levels(one, answer, charges);
+                }
             }
         }
     }

@@ -196,6 +196,7 @@ impl DescriptorsPlan {
             records: Arc::clone(records),
             rule: NamedRule {
                 name: ENVOY.to_owned(),
+                group: None,
                 on_error: None,
                 unit: None,
                 outcomes: outcomes.of_rule(ENVOY),

@@ -27,6 +27,8 @@ use crate::metrics::{Outcomes, RuleOutcomes};
 pub struct NamedRule {
     /// The name of the rule.
     pub name: String,
+    /// The name that the rules for all levels share, if this rule is for a level.
+    pub group: Option<String>,
     /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
@@ -59,8 +61,6 @@ impl NamedRule {
 #[derive(Clone, Debug)]
 pub struct ActiveRule {
     named: NamedRule,
-    /// The name of the rule for the level above, if this rule is for one of several levels.
-    pub parent: Option<String>,
     /// The limit of the rule for clients without an override.
     pub own: PreparedLimit,
     /// The number of active clients that the rule's table is sized for.
@@ -155,12 +155,12 @@ impl ActiveRule {
         let overrides = overrides.finish(ids, named_below).before(None);
         Some(Self {
             own: own_limit,
-            parent: config.parent.clone(),
             configured_overrides: overrides.clone(),
             overrides,
             terms: Some((Arc::clone(&config.terms), config.consistency)),
             named: NamedRule {
                 name: config.name.clone(),
+                group: config.group.clone(),
                 on_error: config.on_error,
                 unit: config.unit.clone(),
                 outcomes: outcomes.of_rule(&config.name),
@@ -211,9 +211,9 @@ impl ActiveRule {
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
-            parent: None,
             named: NamedRule {
                 name: text,
+                group: None,
                 on_error: None,
                 unit: None,
                 outcomes: outcomes.of_rule("inline"),

@@ -63,23 +63,26 @@ impl Remote {
 
     /// Returns the clients of the rule and of the levels below it, and true if their names are keys.
     fn clients(&self, rule: &str, rules: &[RuleCounts]) -> Result<(Vec<TopRow>, bool), String> {
-        let mut levels = vec![rule];
-        for below in rules {
-            if levels.contains(&below.parent.as_str()) {
-                levels.push(&below.name);
+        let known = rules.iter().position(|known| known.name == rule);
+        let is_level = |one: &&RuleCounts, of: &RuleCounts| {
+            one.name == of.name || !one.group.is_empty() && one.group == of.group
+        };
+        let levels: Vec<(&str, usize)> = match known {
+            None => vec![(rule, 0)],
+            Some(at) => {
+                let levels = rules[at..].iter().filter(|one| is_level(one, &rules[at]));
+                levels.map(|one| (&*one.name, one.key_parts)).collect()
             }
-        }
+        };
         let mut clients = Vec::new();
         let mut names_are_keys = true;
-        for level in levels {
+        for (level, parts) in levels {
             let name = percent_encode(level.as_bytes(), NON_ALPHANUMERIC);
             let top = self.json(&format!("/v1/top?rule={name}&limit={}", self.count));
-            let known = rules.iter().find(|known| known.name == level);
             let top = top.map_err(|error| match known {
                 Some(_) => error,
                 None => format!("{error}; {}", listed(rules)),
             })?;
-            let parts = known.map_or(0, |known| known.key_parts);
             let listed = top["clients"].as_array().into_iter().flatten();
             clients.extend(listed.map(|client| client_of(client, level, parts)));
             names_are_keys = top["names_are_keys"] != false;
@@ -111,7 +114,7 @@ fn counts_of(rule: &Value) -> RuleCounts {
     let limit = Escaped(limit.as_bytes()).to_string();
     RuleCounts {
         name: text("name").to_owned(),
-        parent: text("parent").to_owned(),
+        group: text("group").to_owned(),
         key_parts: rule["key"].as_array().map_or(0, Vec::len),
         limit,
         ..RuleCounts::default()

@@ -28,8 +28,8 @@ pub(super) struct TopSnapshot {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleCounts {
     pub(super) name: String,
-    /// The rule for the level above; empty if there is none.
-    pub(super) parent: String,
+    /// The name that the rules for all levels share; empty if this is for none.
+    pub(super) group: String,
     /// The number of parts of its clients' keys.
     pub(super) key_parts: usize,
     pub(super) limit: String,

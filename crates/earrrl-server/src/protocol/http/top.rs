@@ -278,7 +278,7 @@ pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Res
 fn describe(rule: &ActiveRule) -> Value {
     json!({
         "name": rule.name,
-        "parent": rule.parent,
+        "group": rule.group,
         "limit": rule.own.rule.to_string(),
         "unit": rule.unit.as_deref(),
         "action": rule.action_name(),
