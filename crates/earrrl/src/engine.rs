@@ -87,6 +87,32 @@ pub trait Engine {
     /// little memory for its clients.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
+    /// Prepares a rule as [`prepare`](Engine::prepare) does, in the store `store`, whose rules are limits for the same
+    /// clients: the plans that a client can have, for example. A client has one state there. It keeps this state when
+    /// its next request comes under another rule of the store, if states mean the same under both: the same algorithm
+    /// with the same half-life, period or window. Otherwise it begins afresh.
+    ///
+    /// The first rule of a store is prepared under the store's own name. An engine whose rules cannot share clients
+    /// ignores the store, as the default implementation does.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let free = engine.prepare_in("api", "api", &"fixed-window 2/1d".parse()?)?;
+    /// let paid = engine.prepare_in("api", "api-paid", &"fixed-window 9/1d".parse()?)?;
+    /// let ask = |rule| engine.decide(&[Charge { rule, key: b"alice", cost: Cost::ONE }], Mode::Check, None).into_inner();
+    /// assert_eq!(ask(free)?.remaining, 1);
+    /// assert_eq!(ask(paid)?.remaining, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error as [`prepare`](Engine::prepare) does.
+    fn prepare_in(&self, store: &str, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        let _ = store;
+        self.prepare(name, rule)
+    }
+
     /// Returns the rule that is prepared under `name`, or `None`.
     ///
     /// ```
@@ -202,6 +228,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         (**self).prepare(name, rule)
+    }
+
+    fn prepare_in(&self, store: &str, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        (**self).prepare_in(store, name, rule)
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {

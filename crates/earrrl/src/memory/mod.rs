@@ -493,6 +493,10 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         self.prepare_with(name, rule, known.unwrap_or(self.capacity))
     }
 
+    fn prepare_in(&self, store: &str, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.prepare_beside(store, name, rule)
+    }
+
     fn prepared(&self, name: &str) -> Option<Rule> {
         let place = lock(&self.names).places.get(name).copied()?;
         self.rules.load().get(place).map(|known| known.rule.clone())

@@ -1,6 +1,7 @@
 //! Preparing rules, and changing them while requests are decided.
 
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -45,6 +46,10 @@ pub struct Preparation<'a> {
     /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
     /// changes from one request to the next, the client begins afresh, unless its state means the same under
     /// both limits: the same algorithm with the same half-life, period or window.
+    ///
+    /// In a directory, a shared store is the file of the rule that has the store's name. A rule whose states mean
+    /// something else has a file of its own. There, a client of a bucket that fills faster than its former one
+    /// first waits as long as under that.
     pub store: Option<&'a str>,
 }
 
@@ -80,19 +85,11 @@ impl<'w> SharedStores<'w> {
         Self(bounds.into_iter().map(store).collect())
     }
 
-    /// Returns the store of a rule: a shared one, or one of its own.
-    fn clients(
-        &self,
-        wanted: &Preparation<'_>,
-        place: StoreLocation<'_>,
-    ) -> Result<Arc<Clients>, EngineError> {
-        match wanted.store.and_then(|name| self.0.get(name)) {
-            Some((states, _)) => Ok(Arc::new(Clients::sharing(
-                Arc::clone(states),
-                wanted.rule.limit(),
-            ))),
-            None => place.new_clients(wanted.name, wanted.rule, wanted.capacity),
-        }
+    /// Returns the view of a rule on its shared store, if it has one.
+    fn clients(&self, wanted: &Preparation<'_>) -> Option<Arc<Clients>> {
+        let (states, _) = self.0.get(wanted.store?)?;
+        let clients = Clients::sharing(Arc::clone(states), wanted.rule.limit());
+        Some(Arc::new(clients))
     }
 }
 
@@ -117,7 +114,15 @@ impl RuleUpdate {
             .or_else(|| self.added.get(wanted.name))
             .copied();
         let place = known.unwrap_or(names.places.len() + self.added.len());
-        let clients = || stores.0.clients(wanted, stores.1);
+        let clients = || {
+            let shared = stores.0.clients(wanted);
+            match shared.or_else(|| self.file_of_store(wanted, names)) {
+                Some(clients) => Ok(clients),
+                None => stores
+                    .1
+                    .new_clients(wanted.name, wanted.rule, wanted.capacity),
+            }
+        };
         let prepared = match self.next.get(place) {
             Some(known) => known.changed(wanted.rule, wanted.capacity, clients)?,
             None => Prepared::new(wanted.name, wanted.rule, wanted.capacity, clients()?)?,
@@ -128,6 +133,13 @@ impl RuleUpdate {
         self.next.set(place, prepared);
         self.ids.push(RuleId(place as u32));
         Ok(())
+    }
+
+    /// Returns the clients of the rule that has the name of the wanted store, if states mean the same there.
+    fn file_of_store(&self, wanted: &Preparation<'_>, names: &Registry) -> Option<Arc<Clients>> {
+        let known = self.next.get(*names.places.get(wanted.store?)?)?;
+        let keeps = known.clients.keeps(known.rule.limit(), wanted.rule.limit());
+        keeps.then(|| Arc::clone(&known.clients))
     }
 }
 
@@ -165,9 +177,46 @@ impl<C: Clock> MemoryEngine<C> {
     /// Returns an error if a name or a rule is invalid, or there is not enough memory.
     #[doc(hidden)]
     pub fn prepare_all(&self, wanted: &[Preparation<'_>]) -> Result<Vec<RuleId>, EngineError> {
+        self.prepare_locked(wanted, &mut lock(&self.names))
+    }
+
+    /// Prepares a rule beside the other rules of a store; see [`Engine::prepare_in`](crate::Engine::prepare_in).
+    pub(super) fn prepare_beside(
+        &self,
+        store: &str,
+        name: &str,
+        rule: &Rule,
+    ) -> Result<RuleId, EngineError> {
         let mut names = lock(&self.names);
+        let rules = self.rules.load_full();
+        let map = names.stores.get(store).map(|map| Arc::as_ptr(map).addr());
+        let is_other = |known: &&Prepared| {
+            map.is_some() && known.clients.shared_map() == map && *known.name != *name
+        };
+        let preparation = |name, rule, capacity| Preparation {
+            name,
+            rule,
+            capacity,
+            store: Some(store),
+        };
+        // The store needs room for the states of all of its rules.
+        let others = rules.iter().filter(is_other);
+        let others = others.map(|known| preparation(&*known.name, &known.rule, known.capacity));
+        let wanted = iter::once(preparation(name, rule, self.capacity)).chain(others);
+        let wanted: Vec<_> = wanted.collect();
+        self.prepare_locked(&wanted, &mut names).map(|ids| ids[0])
+    }
+
+    fn prepare_locked(
+        &self,
+        wanted: &[Preparation<'_>],
+        names: &mut Registry,
+    ) -> Result<Vec<RuleId>, EngineError> {
         // Every step that can fail comes before the first change that a request can see.
-        let stores = SharedStores::new(wanted, &names);
+        let stores = match self.directory {
+            Some(_) => SharedStores::default(),
+            None => SharedStores::new(wanted, names),
+        };
         let place = StoreLocation {
             directory: self.directory.as_deref(),
             now: self.clock.now(),
@@ -180,7 +229,7 @@ impl<C: Clock> MemoryEngine<C> {
             added,
         };
         for wanted in wanted {
-            change.add(wanted, &names, (&stores, place))?;
+            change.add(wanted, names, (&stores, place))?;
         }
         let RuleUpdate { next, ids, added } = change;
         let before = self.rules.swap(Arc::new(next.clone()));

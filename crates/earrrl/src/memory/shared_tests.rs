@@ -128,6 +128,26 @@ fn a_rule_without_a_bound_in_bytes_is_not_bound_by_another() {
     assert_eq!([round(), round(), round()], [500, 500, 0]);
 }
 
+/// A limit that is prepared later with smaller states leaves room for the larger ones.
+#[test]
+fn a_store_has_room_for_the_states_of_all_its_limits() {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let engine = MemoryEngine::with_clock(20, clock).unwrap();
+    let prepare = |name, text: &str| {
+        let rule = text.parse().unwrap();
+        engine.prepare_in("log", name, &rule).unwrap()
+    };
+    prepare("log", "sliding-log 2/1h");
+    let large = prepare("large", "sliding-log 1000/1h");
+    prepare("small", "sliding-log 3/1h");
+    for nth in 1..=1000 {
+        for client in 0..20 {
+            let decision = ask(&engine, large, &client.to_string(), Mode::Check);
+            assert_eq!(decision.remaining, 1000 - nth, "{client}");
+        }
+    }
+}
+
 /// A small cost makes a log of many entries, of which a client under a small quota may have thousands.
 #[test]
 fn clients_are_kept_whatever_their_requests_cost() {

@@ -47,6 +47,35 @@ fn engines_of_one_directory_share_the_clients_of_every_rule() {
 }
 
 #[test]
+fn limits_of_one_store_share_a_file_where_states_mean_the_same() {
+    let scratch = Scratch::alone();
+    let engines = [(); 2].map(|()| MemoryEngine::with_state_for(100, &scratch.0).unwrap());
+    for (nth, engine) in engines.iter().enumerate() {
+        for (name, text, left) in [
+            ("api", "fixed-window 5/1d", [4, 1]),
+            ("api-more", "fixed-window 9/1d", [7, 4]),
+            ("api-else", "fixed-window 9/2d", [8, 7]),
+            ("api", "fixed-window 5/1d", [2, 0]),
+        ] {
+            let rule = engine.prepare_in("api", name, &text.parse().unwrap());
+            let charge = Charge {
+                rule: rule.unwrap(),
+                key: b"alice",
+                cost: Cost::ONE,
+            };
+            let decision = engine.decide(&[charge], Mode::Check, None);
+            assert_eq!(
+                decision.into_inner().unwrap().remaining,
+                left[nth],
+                "{name}"
+            );
+        }
+    }
+    let files = ["api", "api-more", "api-else"].map(|rule| scratch.files_of(rule).len());
+    assert_eq!(files, [1, 0, 1]);
+}
+
+#[test]
 fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
     let scratch = Scratch::alone();
     let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
