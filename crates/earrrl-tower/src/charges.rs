@@ -14,11 +14,14 @@ use crate::headers::{self, Available};
 use crate::key::{KeyBuffer, peer_address};
 use crate::problem::{self, Kind};
 use crate::request_rule::{Missing, RequestCost, RequestRule};
+use crate::verdict::Verdict;
 
 /// A prepared rule, with the parts of its responses that are the same for every request.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerRule {
+    /// The name that headers show, which several limits of one rule have.
     pub(crate) name: Arc<str>,
+    pub(crate) role: Role,
     pub(crate) id: RuleId,
     pub(crate) rule: Rule,
     pub(crate) quota: Quota,
@@ -30,21 +33,38 @@ pub(crate) struct LayerRule {
     pub(crate) problem: Bytes,
 }
 
+/// The relation of a limit to others of its layer.
+#[derive(Clone, Debug)]
+pub(crate) enum Role {
+    /// A rule or plan whose clients have no other limit.
+    Only,
+    /// A rule whose clients may have other limits.
+    Base,
+    /// Another limit of the clients of a rule, with its name in the engine.
+    Other(Arc<str>),
+}
+
 impl LayerRule {
     /// Prepares a rule in the engine. `status` is the status of denials.
     pub(crate) fn new(
         engine: &impl Engine,
         name: &str,
         rule: Rule,
+        role: Role,
         status: StatusCode,
     ) -> Result<Self, EngineError> {
-        let id = engine.prepare(name, &rule)?;
+        let id = match &role {
+            Role::Only => engine.prepare(name, &rule)?,
+            Role::Base => engine.prepare_in(name, name, &rule)?,
+            Role::Other(other) => engine.prepare_in(name, other, &rule)?,
+        };
         let quota = Quota::of(rule.limit());
         let policy = headers::current::policies([(name, quota)].into_iter());
         let label = headers::current::label(name);
         let problem = problem::body(Kind::of(rule.limit()), status, [name]);
         Ok(Self {
             name: name.into(),
+            role,
             id,
             rule,
             quota,
@@ -52,6 +72,16 @@ impl LayerRule {
             policy,
             problem,
         })
+    }
+
+    /// Returns the verdict of a decision whose figures are those of this rule.
+    pub(crate) fn verdict(&self, decision: &Decision) -> Verdict {
+        let is_other = matches!(self.role, Role::Other(_));
+        Verdict {
+            rule: Some(Arc::clone(&self.name)),
+            limit: is_other.then(|| Arc::new(self.rule.clone())),
+            decision: Some(*decision),
+        }
     }
 
     /// Returns the quota that is available after a decision under this rule alone.
@@ -78,7 +108,7 @@ pub(crate) struct RuleCharge {
     pub(crate) cost: Cost,
     /// The index of the rule in [`Rules`].
     rule: u32,
-    /// The index of the rule or plan in the prepared rules of the layer.
+    /// The index of the rule, plan or other limit in the prepared rules of the layer.
     prepared: u32,
     key: Range<u32>,
 }
@@ -100,13 +130,19 @@ impl RuleCharge {
 pub(crate) type Rules = Vec<(RequestRule, usize)>;
 
 impl RequestCharges {
-    /// Reads the charges of a request under all rules.
+    /// Reads the charges of a request under all rules. `prepare` returns the index of a limit that a rule's function
+    /// has returned, unless the rule's own applies.
     ///
     /// # Errors
     /// Returns the status of the denial if the request has no key under a rule with
     /// [`Missing::Deny`].
     #[inline]
-    pub(crate) fn read(&mut self, rules: &Rules, request: &Parts) -> Result<(), StatusCode> {
+    pub(crate) fn read(
+        &mut self,
+        rules: &Rules,
+        request: &Parts,
+        prepare: impl Fn(&RequestRule, Rule) -> Option<usize>,
+    ) -> Result<(), StatusCode> {
         for (place, (rule, first)) in rules.iter().enumerate() {
             if rule.passes_over(request) {
                 continue;
@@ -126,10 +162,9 @@ impl RequestCharges {
                     Missing::Deny(status) => return Err(status),
                 }
             }
-            let plan = rule.plans.iter().position(|plan| (plan.applies)(request));
             self.charges.push(RuleCharge {
                 rule: place as u32,
-                prepared: (first + plan.map_or(0, |plan| plan + 1)) as u32,
+                prepared: limit_of(rule, *first, request, &prepare) as u32,
                 cost: match &rule.cost {
                     RequestCost::Fixed(cost) => *cost,
                     RequestCost::By(cost) => cost(request),
@@ -175,13 +210,13 @@ impl RequestCharges {
         }
     }
 
-    /// Returns the charge in the form that an engine takes, if there is exactly one. `ids` are
-    /// those of the prepared rules.
+    /// Returns the charge in the form that an engine takes, if there is exactly one, under a rule or plan.
+    /// `ids` are those of the rules and plans.
     #[inline]
     pub(crate) fn only_for_engine(&self, ids: &[RuleId]) -> Option<Charge<'_>> {
         let only = self.only()?;
         Some(Charge {
-            rule: ids[only.prepared as usize],
+            rule: *ids.get(only.prepared as usize)?,
             key: self.key(only),
             cost: only.cost,
         })
@@ -217,4 +252,21 @@ impl RequestCharges {
             keys: self.keys.clone(),
         })
     }
+}
+
+/// Returns the index of the limit of a request: that of the first plan that applies, the one that the rule's function
+/// returns, or that of the rule, `first`.
+fn limit_of(
+    rule: &RequestRule,
+    first: usize,
+    request: &Parts,
+    prepare: impl Fn(&RequestRule, Rule) -> Option<usize>,
+) -> usize {
+    if let Some(plan) = rule.plans.iter().position(|plan| (plan.applies)(request)) {
+        return first + plan + 1;
+    }
+    let limit = rule.limit_by.as_ref().and_then(|limit| limit(request));
+    limit
+        .and_then(|limit| prepare(rule, limit))
+        .unwrap_or(first)
 }

@@ -153,11 +153,11 @@ where
     ) -> Conclusion {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
-        let name = charges
+        let deciding = charges
             .get(decision.rule)
-            .map(|charge| &charge.prepared(prepared).name);
+            .map(|charge| charge.prepared(prepared));
         self.emit(&Event::Decided {
-            rule: name.map_or("", |name| name),
+            rule: deciding.map_or("", |rule| &rule.name),
             decision,
         });
         let rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
@@ -177,10 +177,9 @@ where
         }
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
-        let verdict = flagged.then(|| Verdict {
-            rule: name.cloned(),
-            decision: Some(*decision),
-        });
+        let verdict = deciding
+            .filter(|_| flagged)
+            .map(|rule| rule.verdict(decision));
         let mut held = None;
         if !decision.delay.is_zero() {
             // A reservation is released by its guard. The local engine is asked only during an outage.
@@ -264,10 +263,9 @@ where
         let denial = Denial {
             reason: Reason::OverLimit,
             status: self.settings.status,
-            verdict: &Verdict {
-                rule: deciding.map(|rule| rule.name.clone()),
-                decision: Some(*decision),
-            },
+            verdict: &deciding
+                .map(|rule| rule.verdict(decision))
+                .unwrap_or_default(),
             violated: over
                 .filter(|rule| rule.is_shown())
                 .map(|rule| &*rule.name)

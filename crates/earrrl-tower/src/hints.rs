@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use earrrl::EngineError;
 use http::request::Parts;
 
 use crate::ClientAddress;
@@ -16,6 +17,8 @@ const EXAMINED: u32 = 10_000;
 pub(crate) struct Hints {
     /// True once a request without a connection's address was logged.
     no_peer: AtomicBool,
+    /// True once a limit of a request that is not in force was logged.
+    refused: AtomicBool,
     /// The number of requests that are still examined for an overlooked proxy.
     left: AtomicU32,
 }
@@ -24,6 +27,7 @@ impl Default for Hints {
     fn default() -> Self {
         Self {
             no_peer: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             left: AtomicU32::new(EXAMINED),
         }
     }
@@ -39,6 +43,16 @@ impl Hints {
                 "rule {rule}: requests lack the address of their connection, as over a Unix socket, so the rule cannot \
                  tell clients apart (missing = {missing:?}); the section \"Clients\" of docs/middleware.md, docs/python.md \
                  or docs/node.md says how the server supplies it",
+            ));
+        }
+    }
+
+    /// Logs once that a limit of a request is not in force.
+    #[cold]
+    pub(crate) fn refused(&self, rule: &str, error: &EngineError) {
+        if !self.refused.swap(true, Relaxed) {
+            warn(&format_args!(
+                "rule {rule}: a limit that limit_by has returned is not in force, so that of the rule applies: {error}",
             ));
         }
     }

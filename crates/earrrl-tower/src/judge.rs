@@ -87,7 +87,7 @@ where
     pub fn judge(&self, request: &Parts) -> Judged {
         let shared = &self.shared;
         let mut charges = RequestCharges::default();
-        if let Err(status) = charges.read(&shared.rules, request) {
+        if let Err(status) = shared.read(&mut charges, request) {
             return Judged::Refuse(shared.no_key(status, &request.headers));
         }
         if charges.is_empty() || shared.admit_at_once(&charges) {

@@ -9,7 +9,7 @@ use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Mode, Rule};
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
-use crate::charges::LayerRule;
+use crate::charges::{LayerRule, Role};
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
 use crate::service::RateLimit;
@@ -116,16 +116,11 @@ impl<E: Engine> RateLimitLayer<E> {
     /// Returns [`LayerError::UnknownName`] if neither a rule nor a plan has this name, and
     /// [`LayerError::Engine`] if the engine refuses the rule or fails.
     pub fn change(&self, name: &str, rule: &Rule) -> Result<(), LayerError> {
-        if !self
-            .shared
-            .prepared
-            .load()
-            .iter()
-            .any(|known| &*known.name == name)
-        {
-            return Err(LayerError::UnknownName(name.to_owned()));
-        }
-        Ok(self.shared.change(name, rule)?)
+        let is_it = |known: &LayerRule| &*known.name == name;
+        // A rule or plan comes before the other limits of its clients, which have its name.
+        let place = self.shared.prepared.load().iter().position(is_it);
+        let place = place.ok_or_else(|| LayerError::UnknownName(name.to_owned()))?;
+        Ok(self.shared.change(place, rule)?)
     }
 
     /// Returns the engine, by which clients can be peeked at, refunded and reset.
@@ -307,9 +302,17 @@ impl<E: Engine> Builder<E> {
         let mut rules = Vec::with_capacity(self.rules.len());
         for rule in self.rules {
             let first = prepared.len();
-            for (name, rule) in rule.named_rules() {
+            for (place, (name, limit)) in rule.named_rules().enumerate() {
+                let has_others = place == 0 && rule.limit_by.is_some();
+                let role = if has_others { Role::Base } else { Role::Only };
                 let status = self.settings.status;
-                prepared.push(LayerRule::new(&self.engine, name, rule.clone(), status)?);
+                prepared.push(LayerRule::new(
+                    &self.engine,
+                    name,
+                    limit.clone(),
+                    role,
+                    status,
+                )?);
             }
             rules.push((rule, first));
         }

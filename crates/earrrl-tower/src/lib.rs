@@ -82,6 +82,7 @@ pub mod key;
 mod key_part;
 mod lasting;
 mod layer;
+mod limit_by;
 pub mod path;
 mod pending;
 pub mod problem;

@@ -38,6 +38,7 @@ pub struct RequestRule {
     pub(crate) reserved: bool,
     pub(crate) exempt: Option<OfRequest<bool>>,
     pub(crate) plans: Vec<Plan>,
+    pub(crate) limit_by: Option<OfRequest<Option<Rule>>>,
     pub(crate) hints: Hints,
 }
 
@@ -105,6 +106,7 @@ impl RequestRule {
             reserved: false,
             exempt: None,
             plans: Vec::new(),
+            limit_by: None,
             hints: Hints::default(),
         }
     }
@@ -273,6 +275,39 @@ impl RequestRule {
             applies: Box::new(applies),
         });
         self
+    }
+
+    /// Sets a closure that returns the limit of a request's client, such as one that the application keeps with its
+    /// users; `None` for the rule's own. Headers show it under the rule's name. A plan that applies comes before it.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use earrrl::Rule;
+    /// use earrrl_tower::{RequestRule, key};
+    /// use http::HeaderName;
+    /// let limits = HashMap::from([("acme".to_owned(), "gcra 100/s burst=500".parse::<Rule>()?)]);
+    /// let tenant = key::header(HeaderName::from_static("x-tenant"));
+    /// let rule = RequestRule::new("api", "gcra 5/s burst=20".parse()?, tenant).limit_by(move |request| {
+    ///     let tenant = request.headers.get("x-tenant")?.to_str().ok()?;
+    ///     limits.get(tenant).cloned()
+    /// });
+    /// # let _ = rule;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    ///
+    /// A client has one state under all limits of the rule: it keeps its state when it gets another limit with the
+    /// same algorithm and the same half-life, period or window, and begins afresh otherwise; see
+    /// [`Engine::prepare_in`](earrrl::Engine::prepare_in).
+    ///
+    /// A limit is prepared when the first request has it. The rule's own limit applies if the engine refuses one, if
+    /// it is of concurrent and the rule is not [`reserved`](Self::reserved), and if the layer has had 1000 different
+    /// limits before. A warning is logged then, once for each rule.
+    #[must_use]
+    pub fn limit_by(self, limit: impl Fn(&Parts) -> Option<Rule> + Send + Sync + 'static) -> Self {
+        Self {
+            limit_by: Some(Box::new(limit)),
+            ..self
+        }
     }
 
     /// Returns the names and rules of this rule and its plans.

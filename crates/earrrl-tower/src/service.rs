@@ -85,7 +85,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let mut charges = RequestCharges::default();
-        if let Err(status) = charges.read(&self.shared.rules, &parts) {
+        if let Err(status) = self.shared.read(&mut charges, &parts) {
             return ResponseFuture::answered(self.shared.no_key(status, &parts.headers));
         }
         if charges.is_empty() || self.shared.admit_at_once(&charges) {

@@ -1,7 +1,8 @@
 //! The state that all clones of a layer share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -20,10 +21,13 @@ use crate::verdict::Event;
 pub(crate) struct SharedLimits<E> {
     pub(crate) engine: E,
     pub(crate) rules: Rules,
-    /// The rules and plans, in the order of `ids`.
+    /// The rules and plans, in the order of `ids`. The limits that functions have returned follow.
     pub(crate) prepared: ArcSwap<Vec<LayerRule>>,
-    /// The rules' ids. They never change, so the fast path need not load `prepared`.
+    /// The ids of the rules and plans. They never change, so the fast path need not load `prepared`.
     ids: Vec<RuleId>,
+    /// The indices in `prepared` of the limits that functions have returned, by the texts that tell them apart. The lock
+    /// is held while one is added.
+    pub(crate) places: RwLock<HashMap<String, usize>>,
     /// True if no header, handler or hook needs the figures of allowed requests. Then the engine is
     /// asked only for the verdict.
     verdict_only: bool,
@@ -107,6 +111,7 @@ impl<E: Engine> SharedLimits<E> {
             rules,
             prepared,
             ids,
+            places: RwLock::default(),
             verdict_only,
             charges_later,
             reserves,
@@ -129,13 +134,13 @@ impl<E: Engine> SharedLimits<E> {
                 .is_some_and(|charge| self.engine.admit_at_once(&charge))
     }
 
-    /// Changes the parameters of a rule or plan. Its clients keep their history unless the
+    /// Changes the parameters of the rule or plan with this index. Its clients keep their history unless the
     /// algorithm changes.
-    pub(crate) fn change(&self, name: &str, rule: &Rule) -> Result<(), EngineError> {
+    pub(crate) fn change(&self, place: usize, rule: &Rule) -> Result<(), EngineError> {
         let status = self.settings.status;
-        replace(&self.engine, &self.prepared, name, rule, status)?;
+        replace(&self.engine, &self.prepared, place, rule, status)?;
         match &self.local {
-            Some((engine, prepared)) => replace(engine, prepared, name, rule, status),
+            Some((engine, prepared)) => replace(engine, prepared, place, rule, status),
             None => Ok(()),
         }
     }
@@ -219,7 +224,10 @@ fn local_engine(
     let engine = engine.map_err(|error| EngineError::Unavailable(error.to_string()))?;
     let rules = prepared
         .iter()
-        .map(|rule| LayerRule::new(&engine, &rule.name, rule.rule.clone(), status))
+        .map(|rule| {
+            let limit = rule.rule.clone();
+            LayerRule::new(&engine, &rule.name, limit, rule.role.clone(), status)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     Ok((engine, ArcSwap::from_pointee(rules)))
 }
@@ -227,17 +235,15 @@ fn local_engine(
 fn replace(
     engine: &impl Engine,
     prepared: &ArcSwap<Vec<LayerRule>>,
-    name: &str,
+    place: usize,
     rule: &Rule,
     status: StatusCode,
 ) -> Result<(), EngineError> {
-    let changed = LayerRule::new(engine, name, rule.clone(), status)?;
+    let LayerRule { name, role, .. } = prepared.load()[place].clone();
+    let changed = LayerRule::new(engine, &name, rule.clone(), role, status)?;
     prepared.rcu(|rules| {
         let mut rules = Vec::clone(rules);
-        rules
-            .iter_mut()
-            .filter(|rule| &*rule.name == name)
-            .for_each(|r| *r = changed.clone());
+        rules[place] = changed.clone();
         rules
     });
     Ok(())

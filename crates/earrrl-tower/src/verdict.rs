@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earrrl::{Decision, EngineError, Outcome};
+use earrrl::{Decision, EngineError, Outcome, Rule};
 
 /// The decision on a request, which its handler finds in the request's extensions.
 ///
@@ -29,6 +29,8 @@ use earrrl::{Decision, EngineError, Outcome};
 pub struct Verdict {
     /// The name of the rule whose figures the decision reports.
     pub rule: Option<Arc<str>>,
+    /// The rule's limit for this request, if [`limit_by`](crate::RequestRule::limit_by) has returned it.
+    pub limit: Option<Arc<Rule>>,
     /// The decision; `None` if no rule applied or the request has no verdict.
     pub decision: Option<Decision>,
 }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::future::{Ready, ready};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{
@@ -332,6 +332,118 @@ fn plans_and_exemptions_are_told_by_the_request_and_limits_change_live() {
         request
     });
     assert_eq!(served(&layer, health), 5);
+}
+
+#[test]
+fn a_function_gives_clients_limits_while_requests_go_on() {
+    let (engine, clock) = engine();
+    let limit = Arc::new(Mutex::new(""));
+    let told = limit.clone();
+    let rule_of =
+        per_address("fixed-window 3/1h").limit_by(move |_| told.lock().unwrap().parse().ok());
+    let layer = layer(&engine, [rule_of]);
+    let ask = || {
+        ask(
+            &mut layer.layer(Counting::default()),
+            request("192.0.2.1", &[]),
+        )
+    };
+    // The quota that headers show, and how many of 9 requests are served.
+    for (text, quota, count) in [
+        ("", 3, 3),
+        ("fixed-window 5/1h", 5, 2),
+        ("fixed-window 4/1h", 4, 0),
+        ("fixed-window 8/1h", 8, 3),
+        ("fixed-window many/1h", 3, 0),
+        ("concurrent 9 timeout=1m", 3, 0),
+        ("fixed-window 9/2h", 9, 9),
+        ("gcra 1/s burst=2", 2, 2),
+        ("gcra 1/s burst=6", 6, 4),
+        ("", 3, 3),
+    ] {
+        *limit.lock().unwrap() = text;
+        let responses: Vec<_> = (0..9).map(|_| ask()).collect();
+        let policy = responses[0].headers()["ratelimit-policy"].to_str().unwrap();
+        assert!(
+            policy.starts_with(&format!("\"per-address\";q={quota};")),
+            "{text}: {policy}"
+        );
+        let is_served = |response: &&Response<_>| response.status() == StatusCode::OK;
+        assert_eq!(responses.iter().filter(is_served).count(), count, "{text}");
+    }
+    layer
+        .change("per-address", &rule("fixed-window 4/1h"))
+        .unwrap();
+    assert_eq!(
+        [ask().status(), ask().status()],
+        [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS]
+    );
+    *limit.lock().unwrap() = "gcra 1/s burst=6";
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(
+        served(&layer, (0..9).map(|_| request("192.0.2.1", &[]))),
+        6,
+        "the change is the rule's"
+    );
+}
+
+#[test]
+fn the_rules_own_limit_applies_where_a_layer_has_too_many_others() {
+    let (engine, _) = engine();
+    let rule_of = by_header("x-user", "gcra 1/s burst=1").limit_by(|request| {
+        let user = request.headers["x-user"].to_str().ok()?;
+        format!("gcra 1/s burst={user}").parse().ok()
+    });
+    let layer = layer(&engine, [rule_of]);
+    let of_user = |user: usize, count| {
+        let user = user.to_string();
+        served(
+            &layer,
+            (0..count).map(|_| request("192.0.2.1", &[("x-user", &user)])),
+        )
+    };
+    assert!((1..=1000).all(|user| of_user(user, 1) == 1));
+    assert_eq!(
+        [of_user(1000, 1000), of_user(1001, 9), of_user(1002, 9)],
+        [999, 1, 1]
+    );
+    assert_eq!(engine.rules().len(), 1001);
+}
+
+#[test]
+fn a_limit_of_a_request_is_in_force_while_the_engine_fails() {
+    let (engine, _) = engine();
+    let off = Arc::new(AtomicBool::new(true));
+    let rule_of = per_address("gcra 1/m burst=1").limit_by(|request| {
+        request
+            .headers
+            .contains_key("x-paid")
+            .then(|| rule("gcra 1/m burst=3"))
+    });
+    let verdicts = Arc::new(Mutex::new(Vec::new()));
+    let seen = verdicts.clone();
+    let builder = RateLimitLayer::builder(Failing { engine, off })
+        .rule(rule_of)
+        .on_failure(OnFailure::Local(100))
+        .respond_with(move |denial| {
+            seen.lock().unwrap().push(denial.verdict.limit.clone());
+            Response::new(Bytes::new())
+        });
+    let layer = builder.build().unwrap();
+    for headers in [
+        &[][..],
+        &[],
+        &[("x-paid", "1")],
+        &[("x-paid", "1")],
+        &[("x-paid", "1")],
+    ] {
+        ask(
+            &mut layer.layer(Counting::default()),
+            request("192.0.2.1", headers),
+        );
+    }
+    let paid = rule("gcra 1/m burst=3");
+    assert_eq!(*verdicts.lock().unwrap(), [None, Some(Arc::new(paid))]);
 }
 
 #[test]
