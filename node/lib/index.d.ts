@@ -131,6 +131,8 @@ export interface Rule<Request = any> {
   exempt?: (request: Request) => unknown;
   /** Other limits for some requests: the first that applies is used. */
   plans?: { name: string; limit: string; applies: (request: Request) => unknown }[];
+  /** The text of the limit of the request's client; nothing for that of the rule. */
+  limitBy?: (request: Request) => string | null | undefined;
   action?: LimiterOptions["action"];
   maxDelay?: number;
   maxCost?: number;
@@ -148,6 +150,7 @@ export interface RouteOptions<Request = any>
   cost?: number | Later<Request, number | boolean>;
   exempt?: Later<Request, unknown>;
   plans?: { name: string; limit: string; applies: Later<Request, unknown> }[];
+  limitBy?: Later<Request, string | null | undefined>;
 }
 
 export type RouteKeyPart<Request = any> = string | Later<Request, Key | null | undefined>;

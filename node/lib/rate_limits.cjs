@@ -24,7 +24,7 @@ class RateLimits {
   constructor(rules = [], options = {}, kind) {
     if (!Array.isArray(rules) || !rules.every(isObject)) throw new TypeError("rules: expected an array of objects, one for each rule");
     this.#rules = rules.map((rule) => ({ ...rule, key: [rule.key ?? "client"].flat() }));
-    this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
+    this.#asks = this.#rules.some(({ key, cost, exempt, plans, limitBy }) => exempt || plans?.length || [...key, cost, limitBy].some(isFunction));
     this.#options = options;
     this.isAwaited = kind === ROUTE && this.#asks;
     this.#native = new NativeLimits(this.#rules.map((rule) => nativeRule(rule, kind === ROUTE)), withClock(options), figures);
@@ -52,7 +52,8 @@ class RateLimits {
     if (known?.settings && haveEqualValues(known.settings, settings)) return known.limits;
     const texts = typeof limit === "string" ? limit.split(";").map((text) => text.trim()) : limit;
     if (texts.length === 0) throw new Error("limit: an empty array; expected at least one limit, such as 5/minute");
-    if (options.plans?.length && texts.length > 1) throw new Error("plans: a limit with plans has one text");
+    const only = options.plans?.length ? "plans" : options.limitBy && "limitBy";
+    if (only && texts.length > 1) throw new Error(`${only}: a limit with ${only} has one text`);
     if (options.paths !== undefined) throw new Error("paths: a limit on a route is for all paths of the route");
     const plans = options.plans?.map((plan) => ({ ...plan, name: `${name}-${plan?.name}` }));
     const rules = texts.map((text, place) => ({ ...options, plans, name: place ? `${name}-${place + 1}` : name, limit: text }));
@@ -116,7 +117,7 @@ class Passing {
   enter() {
     const entered = this.#native.enter(this.#judged);
     const { rule } = entered;
-    return { verdict: rule === null ? null : new Decision(headersOf(this.#native, rule), rule), settlement: entered.settlement() };
+    return { verdict: rule === null ? null : new Decision(headersOf(entered, rule), rule), settlement: entered.settlement() };
   }
 
   // Charges the costs that depend on the response, and returns the headers to add to it.
@@ -142,10 +143,10 @@ class Refusal {
 
 const isFunction = (value) => typeof value === "function";
 
-function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }, isOfRoute) {
+function nativeRule({ key, cost, costAfter, exempt, plans, limitBy, ...rule }, isOfRoute) {
   plans ??= [];
   if (!Array.isArray(plans) || !plans.every(isObject)) throw new TypeError("plans: expected an array of objects with name, limit and applies");
-  const functions = [["costAfter", costAfter], ["exempt", exempt], ...plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])];
+  const functions = [["costAfter", costAfter], ["exempt", exempt], ["limitBy", limitBy], ...plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])];
   for (const [name, value] of functions) {
     if ((value ?? undefined) !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
   }
@@ -159,19 +160,21 @@ function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }, isOfRoute)
     paths: typeof rule.paths === "string" ? [rule.paths] : rule.paths,
     cost: isFunction(cost) ? undefined : cost,
     costAfter: isFunction(costAfter),
+    limitBy: isFunction(limitBy),
     plans: plans.map(({ name, limit }) => ({ name, limit })),
   };
 }
 
-function ask({ key, cost, exempt, plans }, request) {
+function ask({ key, cost, exempt, plans, limitBy }, request) {
   if (exempt && answer("exempt", exempt, request)) return { exempt: true, keys: [] };
   const keys = key.filter(isFunction).map((part) => keyOf(part, answer("key", part, request)));
   const plan = (plans ?? []).findIndex(({ applies }) => answer("plans", applies, request));
-  return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? costOf(answer("cost", cost, request)) : undefined };
+  const limit = limitBy && plan < 0 ? limitOf(limitBy, answer("limitBy", limitBy, request)) : undefined;
+  return { exempt: false, keys, plan: plan < 0 ? undefined : plan, limitBy: limit, cost: isFunction(cost) ? costOf(answer("cost", cost, request)) : undefined };
 }
 
 // Asks the functions of a route's rule, which may return promises.
-async function askLater({ key, cost, exempt, plans }, request) {
+async function askLater({ key, cost, exempt, plans, limitBy }, request) {
   if (exempt && (await exempt(request))) return { exempt: true, keys: [] };
   const keys = [];
   for (const part of key.filter(isFunction)) keys.push(keyOf(part, await part(request)));
@@ -179,7 +182,8 @@ async function askLater({ key, cost, exempt, plans }, request) {
   for (const [place, { applies }] of (plans ?? []).entries()) {
     if (plan === undefined && (await applies(request))) plan = place;
   }
-  return { exempt: false, keys, plan, cost: isFunction(cost) ? costOf(await cost(request)) : undefined };
+  const limit = limitBy && plan === undefined ? limitOf(limitBy, await limitBy(request)) : undefined;
+  return { exempt: false, keys, plan, limitBy: limit, cost: isFunction(cost) ? costOf(await cost(request)) : undefined };
 }
 
 // Returns a key, or null for none. Values of other types are an error that names the function.
@@ -187,6 +191,12 @@ function keyOf(call, key) {
   if (key === undefined || key === null) return null;
   if (typeof key === "string" || typeof key === "bigint" || Number.isSafeInteger(key) || Buffer.isBuffer(key)) return key;
   throw new TypeError(`key: ${nameOf(call)} returned ${kindOf(key)}; expected a string, a whole number, a bigint or a Buffer`);
+}
+
+// Returns the text of a limit, or undefined for that of the rule.
+function limitOf(call, limit) {
+  if (typeof limit === "string" || limit === undefined || limit === null) return limit ?? undefined;
+  throw new TypeError(`limitBy: ${nameOf(call)} returned ${kindOf(limit)}; expected the text of a limit, or nothing`);
 }
 
 // Returns what errors call a value.

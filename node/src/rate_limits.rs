@@ -1,6 +1,7 @@
 //! The rules of a service, and the treatment of its requests: what every middleware asks.
 
 use bytes::Bytes;
+use earrrl::Rule;
 use earrrl_bindings::{LimitsOptions, RateLimits, RequestHead, Target, enter, leave};
 use earrrl_tower::headers::Available;
 use earrrl_tower::{Judged, Passed, Settlement};
@@ -160,18 +161,6 @@ impl NativeLimits {
         limits.refund(&name, bytes(&key), cost).map_err(failed)
     }
 
-    /// Returns the header `RateLimit-Policy` of a rule.
-    #[napi]
-    pub fn policy_header(&self, name: String) -> Option<String> {
-        earrrl_bindings::policy_header(&name, &self.limits.rule(&name)?)
-    }
-
-    /// Returns the header `RateLimit` of a rule, for the available units and their seconds.
-    #[napi]
-    pub fn limit_header(&self, name: String, units: f64, seconds: f64) -> Option<String> {
-        figures::limit_header(&name, units, seconds)
-    }
-
     /// Writes the figures of the decision about a request that is passed on, and returns its rule.
     #[napi]
     pub fn enter(&self, judged: &mut NativeJudged) -> Entered {
@@ -181,7 +170,7 @@ impl NativeLimits {
             let decision = visit.decision;
             let available = Available::from_decision(&visit.rule, &decision, decision.rule);
             self.figures.write(&decision, available);
-            visit.name
+            (visit.name, visit.rule)
         });
         Entered {
             rule,
@@ -240,7 +229,7 @@ pub struct NativeJudged {
 /// The values for the handler of a request.
 #[napi]
 pub struct Entered {
-    rule: Option<String>,
+    rule: Option<(String, Rule)>,
     settlement: Option<NativeSettlement>,
 }
 
@@ -249,7 +238,20 @@ impl Entered {
     /// The rule of the decision, if there is a decision.
     #[napi(getter)]
     pub fn rule(&self) -> Option<String> {
-        self.rule.clone()
+        self.rule.as_ref().map(|(name, _)| name.clone())
+    }
+
+    /// Returns the header `RateLimit-Policy` of the rule.
+    #[napi]
+    pub fn policy_header(&self, name: String) -> Option<String> {
+        let (_, rule) = self.rule.as_ref()?;
+        earrrl_bindings::policy_header(&name, rule)
+    }
+
+    /// Returns the header `RateLimit` of the rule, for the available units and their seconds.
+    #[napi]
+    pub fn limit_header(&self, name: String, units: f64, seconds: f64) -> Option<String> {
+        figures::limit_header(&name, units, seconds)
     }
 
     /// Takes the handle that charges later costs.

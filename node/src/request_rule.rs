@@ -11,7 +11,7 @@ use crate::input::{self, Key};
 use crate::value::{self, Options, failed, invalid, wrong};
 
 /// The options of a rule, as users and `lib/rate_limits.cjs` know them.
-pub(crate) const OPTIONS: [&str; 12] = [
+pub(crate) const OPTIONS: [&str; 13] = [
     "name",
     "limit",
     "key",
@@ -21,6 +21,7 @@ pub(crate) const OPTIONS: [&str; 12] = [
     "costAfter",
     "settled",
     "plans",
+    "limitBy",
     "action",
     "maxDelay",
     "maxCost",
@@ -51,6 +52,7 @@ pub(crate) fn read_rule(options: &Options<'_>) -> napi::Result<RequestRule> {
     rule.cost = options.get("cost", input::cost)?.unwrap_or(Cost::ONE);
     rule.has_cost_after = options.required("costAfter", value::flag)?;
     rule.is_settled = options.get("settled", value::flag)? == Some(true);
+    rule.has_limit_by = options.required("limitBy", value::flag)?;
     let plans = options.required("plans", |name, plans| value::list(name, plans, plan))?;
     for (name, limit) in plans {
         let rule_of_plan = of_text(limit)?;
@@ -105,6 +107,7 @@ pub(crate) fn read_answers(answers: Unknown<'_>) -> napi::Result<Answers> {
         is_exempt: answers.required("exempt", value::flag)?,
         keys: answers.required("keys", |name, keys| value::list(name, keys, answered_key))?,
         plan: answers.get("plan", place)?.map(|place| place as usize),
+        limit: answers.get("limitBy", value::text)?,
         cost: answers.get("cost", input::cost)?,
     })
 }

@@ -46,7 +46,7 @@ const makers = [
 const OPTIONS = {
   limiter: ["capacity", "action", "maxDelay", "maxCost", "name"],
   limits: ["capacity", "trustedProxies", "hops", "source", "ipv4Prefix", "ipv6Prefix", "status", "headersOnAllowed", "xRateLimit", "alwaysVerdict"],
-  rule: ["name", "limit", "key", "paths", "missing", "cost", "costAfter", "settled", "exempt", "plans", "action", "maxDelay", "maxCost"],
+  rule: ["name", "limit", "key", "paths", "missing", "cost", "costAfter", "settled", "exempt", "plans", "limitBy", "action", "maxDelay", "maxCost"],
 };
 
 function hostile(seed) {

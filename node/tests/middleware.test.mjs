@@ -107,14 +107,34 @@ for (const [name, serve] of Object.entries(frameworks)) {
   });
 }
 
+test("a function gives clients limits while requests go on", async () => {
+  let text;
+  const rule = { limit: "fixed-window 3/30d", key: "everyone", limitBy: () => text };
+  const limits = new RateLimits([{ name: "a", ...rule }], { alwaysVerdict: true });
+  const route = limits.route(rule.limit, { key: "everyone", limitBy: async () => text });
+  const asks = [() => limits.judge("GET", "/", {}, undefined, {}), () => route.judgeLater("GET", "/", {}, undefined, {})];
+  for (const ask of asks) {
+    for (const [limit, quota, remaining] of [[undefined, 3, 2], ["fixed-window 5/30d", 5, 3], ["4 per 30 days", 4, 1], ["fixed-window 9/29d", 9, 8], [null, 3, 2]]) {
+      text = limit;
+      const { verdict } = (await ask()).enter();
+      assert.equal(verdict.remaining, remaining, limit);
+      assert.match(verdict.headers()["RateLimit-Policy"], new RegExp(`;q=${quota};`));
+    }
+    for (const [limit, problem] of [["5/fortnight", /the limit of a request: /], ["concurrent 9 timeout=1m", /reserve/], [5, /limitBy: limitBy returned 5; expected the text/]]) {
+      text = limit;
+      await assert.rejects(async () => ask(), problem);
+    }
+  }
+});
+
 const asynchronous = async () => false;
 const OPTIONS = [(call) => ({ exempt: call }), (call) => ({ key: call }), (call) => ({ key: ["client", call] }), (call) => ({ cost: call }),
-  (call) => ({ costAfter: call }), (call) => ({ plans: [{ name: "b", limit: GCRA, applies: call }] })];
+  (call) => ({ costAfter: call }), (call) => ({ plans: [{ name: "b", limit: GCRA, applies: call }] }), (call) => ({ limitBy: call })];
 
 test("asynchronous functions are refused", () => {
   for (const call of [asynchronous, async function* generating() {}, async function named() {}]) {
     for (const option of OPTIONS) {
-      assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, ...option(call) }]), /^TypeError: (exempt|key|cost|costAfter|plan b): \w+ is asynchronous; expected a function/);
+      assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, ...option(call) }]), /^TypeError: (exempt|key|cost|costAfter|plan b|limitBy): \w+ is asynchronous; expected a function/);
     }
   }
 });
@@ -123,7 +143,7 @@ test("promises that functions return are refused", () => {
   for (const option of OPTIONS) {
     const limits = new RateLimits([{ name: "a", limit: GCRA, ...option(function sneaky() { return asynchronous(); }) }]);
     const serve = () => limits.judge("GET", "/", {}, undefined, {}).leave(200, {});
-    for (let turn = 0; turn < 2; turn++) assert.throws(serve, /^TypeError: (exempt|key|cost|costAfter|plans): sneaky returned a promise; expected a value/);
+    for (let turn = 0; turn < 2; turn++) assert.throws(serve, /^TypeError: (exempt|key|cost|costAfter|plans|limitBy): sneaky returned a promise; expected a value/);
   }
 });
 

@@ -33,6 +33,7 @@ const rule: Rule<Request> = {
   name: "address", limit: "gcra 5/s burst=20", key: ["client", (request) => request.get("x-api-key")], paths: ["/v1/*"], missing: 403, cost: (request) => request.path.length,
   costAfter: (status) => status < 300, settled: true, exempt: (request) => request.path === "/healthz",
   plans: [{ name: "paid", limit: "gcra 50/s burst=20", applies: (request) => request.ip === "::1" }],
+  limitBy: (request) => (request.ip === "::2" ? "gcra 9/s burst=9" : undefined),
 };
 const limits = new RateLimits<Request>([rule], { trustedProxies: ["10.0.0.0/8"], hops: 1, ipv6Prefix: 64, status: 503, alwaysVerdict: true });
 limits.change("address", "gcra 1/s burst=9");

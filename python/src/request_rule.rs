@@ -28,6 +28,7 @@ pub(crate) struct Rule {
     exempt: Option<Function>,
     /// The conditions of the plans.
     plans: Vec<Function>,
+    limit_by: Option<Function>,
 }
 
 #[pymethods]
@@ -35,7 +36,7 @@ impl Rule {
     #[new]
     #[pyo3(signature = (
         name, limit, key=None, *, paths=None, cost=None, cost_after=None, settled=false, missing=None, exempt=None,
-        plans=None, action=None, max_delay=None, max_cost=None,
+        plans=None, limit_by=None, action=None, max_delay=None, max_cost=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -49,6 +50,7 @@ impl Rule {
         missing: Option<&Bound<'_, PyAny>>,
         exempt: Option<&Bound<'_, PyAny>>,
         plans: Option<&Bound<'_, PyAny>>,
+        limit_by: Option<&Bound<'_, PyAny>>,
         action: Option<&str>,
         max_delay: Option<f64>,
         max_cost: Option<&Bound<'_, PyAny>>,
@@ -91,6 +93,10 @@ impl Rule {
             });
             conditions.push(Function::new("plans", &applies)?);
         }
+        let limit_by = limit_by
+            .map(|function| Function::new("limit_by", function))
+            .transpose()?;
+        rule.has_limit_by = limit_by.is_some();
         Ok(Self {
             rule,
             keys,
@@ -98,6 +104,7 @@ impl Rule {
             cost_after,
             exempt,
             plans: conditions,
+            limit_by,
         })
     }
 
@@ -106,6 +113,7 @@ impl Rule {
         functions
             .chain(&self.exempt)
             .chain(&self.plans)
+            .chain(&self.limit_by)
             .try_for_each(|function| function.traverse(&visit))
     }
 
@@ -151,6 +159,14 @@ impl Rule {
                 break;
             }
         }
+        if let Some(function) = &self.limit_by
+            && answers.plan.is_none()
+        {
+            let limit = function.call(py, (request,))?;
+            let text = limit.extract();
+            answers.limit =
+                text.map_err(|_| function.wrong(&limit, "the text of a limit, or None"))?;
+        }
         if let Some(function) = &self.cost {
             answers.cost = Some(input::cost(Some(&function.call(py, (request,))?))?);
         }
@@ -163,6 +179,7 @@ impl Rule {
             || self.cost.is_some()
             || !self.keys.is_empty()
             || !self.plans.is_empty()
+            || self.limit_by.is_some()
     }
 
     /// Returns the cost that a response adds, by its status and its headers.

@@ -68,7 +68,7 @@ def test_options_of_limiters(chance, tmp_path, monkeypatch):
 
 
 def odd_rule(chance):
-    options = ["key", "paths", "cost", "cost_after", "settled", "missing", "exempt", "plans", "action", "max_delay", "max_cost"]
+    options = ["key", "paths", "cost", "cost_after", "settled", "missing", "exempt", "plans", "limit_by", "action", "max_delay", "max_cost"]
     return Rule("a", "gcra 5/s burst=9", **some_options(chance, options))
 
 

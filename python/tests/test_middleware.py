@@ -153,6 +153,22 @@ def test_costs_exemptions_and_plans(serve):
     assert serve(Rule("address", "gcra 1/h burst=10", cost=2.5)).get()[1]["ratelimit"] == '"address";r=7;t=25200'
 
 
+def test_a_function_gives_clients_limits_while_requests_go_on(serve):
+    limits = {}
+    service = serve(Rule("address", "fixed-window 3/30d", "everyone", limit_by=lambda request: limits["text"]), always_verdict=True)
+    for text, quota, remaining in [(None, 3, 2), ("fixed-window 5/30d", 5, 3), ("4 per 30 days", 4, 1), ("fixed-window 9/29d", 9, 8), ("gcra 1/h burst=2", 2, 1)]:
+        limits["text"] = text
+        service.get()
+        decision = service.seen[-1][0]
+        assert (decision.rule, decision.remaining) == ("address", remaining), text
+        assert decision.headers()["RateLimit-Policy"].startswith(f'"address";q={quota};'), text
+    assert service.app.limits.names == ["address"]
+    for wrong, problem in [("5/fortnight", "limit of a request: "), ("concurrent 9 timeout=1m", "reserve"), (5, "limit_by: .* returned int; expected the text")]:
+        limits["text"] = wrong
+        with pytest.raises((ValueError, TypeError), match=problem):
+            service.get()
+
+
 def test_the_first_of_several_plans_that_apply_is_used(serve):
     plans = {"zeta": ("gcra 1/h burst=30", lambda request: True), "alpha": ("gcra 1/h burst=20", lambda request: True)}
     service = serve(Rule("address", "gcra 1/h burst=10", plans=plans))
@@ -290,13 +306,13 @@ async def generating(*arguments):
 
 
 OPTIONS = [lambda function: {"exempt": function}, lambda function: {"key": function}, lambda function: {"key": ["client", function]}, lambda function: {"cost": function},
-           lambda function: {"cost_after": function}, lambda function: {"plans": {"paid": ("gcra 9/h burst=9", function)}}]
+           lambda function: {"cost_after": function}, lambda function: {"plans": {"paid": ("gcra 9/h burst=9", function)}}, lambda function: {"limit_by": function}]
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("function", [asynchronous, generating, Asynchronous(), Asynchronous().__call__, functools.partial(asynchronous, 1), functools.partial(functools.partial(Asynchronous()), 1)])
 def test_asynchronous_functions_are_refused(option, function):
-    with pytest.raises(TypeError, match=r"^(exempt|key|cost|cost_after|plans): .* is asynchronous; expected a function that returns its value at once"):
+    with pytest.raises(TypeError, match=r"^(exempt|key|cost|cost_after|plans|limit_by): .* is asynchronous; expected a function that returns its value at once"):
         Rule("address", "gcra 1/h burst=1", **option(function))
 
 
@@ -307,7 +323,7 @@ def test_awaitables_that_functions_return_are_refused(serve, option):
 
     service = serve(Rule("address", "gcra 1/h burst=9", **option(sneaky)))
     for _ in range(2):
-        with pytest.raises(TypeError, match=r"^(exempt|key|cost|cost_after|plans): .*sneaky returned coroutine; expected a value"):
+        with pytest.raises(TypeError, match=r"^(exempt|key|cost|cost_after|plans|limit_by): .*sneaky returned coroutine; expected a value"):
             service.get()
 
 

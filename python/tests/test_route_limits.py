@@ -147,13 +147,16 @@ def test_asynchronous_functions():
     async def is_big(request):
         return request.headers.get("x-key") == "big"
 
-    @RateLimits().limit(LIMIT, ["everyone", later_by_key], exempt=is_admin, cost=lambda request: 2, plans={"big": ("4/day", is_big)})
+    async def limit_of(request):
+        return "6/day" if request.headers.get("x-key") == "wide" else None
+
+    @RateLimits().limit(LIMIT, ["everyone", later_by_key], exempt=is_admin, cost=lambda request: 2, plans={"big": ("4/day", is_big)}, limit_by=limit_of)
     async def hello(request):
         return PlainTextResponse("hello")
 
     app = Starlette(routes=[Route("/", hello)])
-    keys = ["a", "a", "admin", "admin", "big", "big", "big", "b"]
-    assert [asgi(app, "/", [("x-key", key)])[0] for key in keys] == [200, 429, 200, 200, 200, 200, 429, 200]
+    keys = ["a", "a", "admin", "admin", "big", "big", "big", "wide", "wide", "wide", "wide", "b"]
+    assert [asgi(app, "/", [("x-key", key)])[0] for key in keys] == [200, 429, 200, 200, 200, 200, 429, 200, 200, 200, 429, 200]
     with pytest.raises(TypeError, match="key: later_by_key is asynchronous, but asgi is not"):
         RateLimits().limit(LIMIT, later_by_key)(asgi)
 

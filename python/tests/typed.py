@@ -57,7 +57,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 def middlewares() -> Tuple[Asgi, Wsgi]:
     rule = Rule(
         "key", "gcra 1/s burst=5", ["header:x-api-key", lambda scope: 7], paths="/v1/*", cost=lambda scope: 2.5, cost_after=lambda status, headers: 1,
-        missing=401, exempt=lambda scope: scope["path"] == "/", plans={"partner": ("gcra 9/s burst=9", lambda scope: True)},
+        missing=401, exempt=lambda scope: scope["path"] == "/", plans={"partner": ("gcra 9/s burst=9", lambda scope: True)}, limit_by=lambda scope: "gcra 9/s burst=9",
     )
     limits = RateLimits([rule], trusted_proxies=["10.0.0.0/8"])
     RateLimits(rule)  # type: ignore[arg-type]

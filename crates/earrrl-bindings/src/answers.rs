@@ -1,7 +1,7 @@
 //! The results of the functions of rules. The package calls them before a request is judged; the layer finds them among
 //! the extensions of the request and of its response.
 
-use earrrl::Cost;
+use earrrl::{Cost, Rule};
 use http::request::Parts;
 
 /// The results of a rule's functions for one request.
@@ -13,6 +13,8 @@ pub struct Answers {
     pub keys: Vec<Option<Vec<u8>>>,
     /// The place of the plan that applies.
     pub plan: Option<usize>,
+    /// The text of the limit that a function returned.
+    pub limit: Option<String>,
     /// The cost that a function returned.
     pub cost: Option<Cost>,
 }
@@ -20,6 +22,10 @@ pub struct Answers {
 /// The answers of all rules, among a request's extensions.
 #[derive(Clone)]
 pub(crate) struct AllAnswers(pub(crate) Vec<Answers>);
+
+/// The limits of all rules for a request, among its extensions.
+#[derive(Clone)]
+pub(crate) struct Limits(pub(crate) Vec<Option<Rule>>);
 
 /// The costs by the response of all rules, among a response's extensions.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ use earrrl_tower::{
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use ipnet::IpNet;
 
-use crate::answers::{AllAnswers, Answers, CostsAfter};
+use crate::answers::{AllAnswers, Answers, CostsAfter, Limits};
 use crate::error::Error;
 use crate::key::{headers as headers_of, reads_route as names_route};
 use crate::request_rule::RequestRule;
@@ -70,6 +70,10 @@ impl Default for LimitsOptions {
 /// The rules of a service, over one engine in memory or in files.
 pub struct RateLimits {
     layer: RateLimitLayer<settings::Engine>,
+    /// The names of the rules and plans.
+    names: Vec<String>,
+    /// The limits of the rules, in their order, before a change.
+    rules: Vec<Rule>,
     headers: Vec<HeaderName>,
     reads_route: bool,
 }
@@ -161,13 +165,19 @@ impl RateLimits {
         // Calls over gRPC are recognised by their type.
         let mut headers = vec![http::header::CONTENT_TYPE];
         let mut reads_route = false;
+        let mut own = Vec::new();
         for (place, rule) in rules.into_iter().enumerate() {
             builder = builder.rule(rule.for_layer(place, &address));
+            own.push(rule.limit().clone());
             headers.extend(headers_of(&rule.key, &address));
             reads_route |= names_route(&rule.key);
         }
+        let layer = builder.build()?;
+        let prepared = layer.engine().rules().into_iter();
         Ok(Self {
-            layer: builder.build()?,
+            names: prepared.map(|(name, _)| name).collect(),
+            rules: own,
+            layer,
             headers,
             reads_route,
         })
@@ -176,7 +186,7 @@ impl RateLimits {
     /// Judges a request.
     ///
     /// # Errors
-    /// Returns an error if a rule reads the route and the request has none.
+    /// Returns an error if a rule reads the route and the request has none, and for a limit of a function that is none.
     pub fn judge(&self, head: RequestHead<'_>) -> Result<Judged, Error> {
         let mut parts = Request::new(()).into_parts().0;
         parts.method = head.method.parse().unwrap_or_default();
@@ -194,10 +204,29 @@ impl RateLimits {
             }
             None => {}
         }
+        if head.answers.iter().any(|own| own.limit.is_some()) {
+            extensions.insert(self.limits(&head.answers)?);
+        }
         if !head.answers.is_empty() {
             extensions.insert(AllAnswers(head.answers));
         }
         Ok(self.layer.judge(&parts))
+    }
+
+    /// Returns the limits that functions have returned for a request. They have the action and the greatest cost of
+    /// their rules.
+    fn limits(&self, answers: &[Answers]) -> Result<Limits, Error> {
+        let limit = |(own, rule): (&Answers, &Rule)| {
+            let limit = own
+                .limit
+                .as_deref()
+                .map(|text| settings::limit_like(rule, text));
+            limit
+                .transpose()
+                .map_err(|why| Error::Invalid(format!("the limit of a request: {why}")))
+        };
+        let limits = answers.iter().zip(&self.rules).map(limit);
+        Ok(Limits(limits.collect::<Result<_, _>>()?))
     }
 
     /// Returns the names of the headers that the rules read.
@@ -222,8 +251,7 @@ impl RateLimits {
 
     /// Returns the names of the rules and plans, each of which has a table of clients.
     pub fn names(&self) -> Vec<String> {
-        let rules = self.layer.engine().rules().into_iter();
-        rules.map(|(name, _)| name).collect()
+        self.names.clone()
     }
 
     /// Returns a warning for each rule that begins afresh, or keeps another capacity than it is given.
@@ -244,11 +272,9 @@ impl RateLimits {
     pub fn change(&self, name: &str, limit: &str) -> Result<(), Error> {
         let known = self.rule(name);
         let known = known.ok_or_else(|| Error::UnknownName(name.to_owned()))?;
-        let rule = settings::parse_rule(limit)?;
-        let rule = rule.with_max_cost(known.max_cost())?;
         Ok(self
             .layer
-            .change(name, &rule.with_action(known.action())?)?)
+            .change(name, &settings::limit_like(&known, limit)?)?)
     }
 
     /// Forgets a client of a rule or plan.
@@ -277,10 +303,10 @@ impl RateLimits {
     /// Returns the decision on a request that is passed on, if its handler gets one.
     pub fn visit(&self, verdict: Verdict) -> Option<Visit> {
         let (name, decision) = verdict.rule.zip(verdict.decision)?;
-        let rule = self.rule(&name)?;
+        let limit = verdict.limit.map(Arc::unwrap_or_clone);
         Some(Visit {
+            rule: limit.or_else(|| self.rule(&name))?,
             name: name.to_string(),
-            rule,
             decision,
         })
     }

@@ -5,7 +5,7 @@ use earrrl_tower::path::PathPattern;
 use earrrl_tower::{ClientAddress, Missing};
 use http::response;
 
-use crate::answers::{CostsAfter, answers};
+use crate::answers::{CostsAfter, Limits, answers};
 use crate::error::Error;
 use crate::key::{KeyPart, layer_key};
 
@@ -27,6 +27,8 @@ pub struct RequestRule {
     pub is_settled: bool,
     /// The rules that take its place for some requests.
     pub plans: Vec<Plan>,
+    /// True if a function returns the limit of a request.
+    pub has_limit_by: bool,
 }
 
 /// A rule that takes the place of another for the requests for which a function returns true.
@@ -54,6 +56,7 @@ impl RequestRule {
             has_cost_after: false,
             is_settled: false,
             plans: Vec::new(),
+            has_limit_by: false,
         })
     }
 
@@ -93,6 +96,12 @@ impl RequestRule {
         for (nth, plan) in self.plans.iter().enumerate() {
             rule = rule.plan(plan.name.clone(), plan.rule.clone(), move |request| {
                 answers(request, place).is_some_and(|own| own.plan == Some(nth))
+            });
+        }
+        if self.has_limit_by {
+            rule = rule.limit_by(move |request| {
+                let limits = request.extensions.get::<Limits>();
+                limits.and_then(|limits| limits.0.get(place)?.clone())
             });
         }
         if self.is_settled {

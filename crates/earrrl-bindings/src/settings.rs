@@ -79,6 +79,17 @@ pub(crate) fn parse_rule(text: &str) -> Result<Rule, Error> {
     Ok(plain_limit(text).as_deref().unwrap_or(text).parse()?)
 }
 
+/// Returns another limit for the clients of a rule, with its action and its greatest cost.
+///
+/// # Errors
+/// Returns an error for a text that is no rule, for `concurrent`, and for a limit that cannot have the action.
+pub(crate) fn limit_like(rule: &Rule, text: &str) -> Result<Rule, Error> {
+    let limit = parse_rule(text)?;
+    limit.accept_mode(Mode::Check)?;
+    let limit = limit.with_max_cost(rule.max_cost())?;
+    Ok(limit.with_action(rule.action())?)
+}
+
 /// Returns the text of the rule that a plain limit means; `None` if the text is no plain limit.
 fn plain_limit(text: &str) -> Option<String> {
     let (amount, time) = text.split_once('/').or_else(|| text.split_once(" per "))?;

@@ -29,8 +29,8 @@ class RouteLimit:
         texts = [text.strip() for text in limit.split(";")] if isinstance(limit, str) else list(limit)
         if not texts:
             raise ValueError("limit: an empty list; expected at least one limit, such as 5/minute")
-        if options.get("plans") and len(texts) > 1:
-            raise ValueError("plans: a limit with plans has one text")
+        if (option := next((one for one in ("plans", "limit_by") if options.get(one)), None)) and len(texts) > 1:
+            raise ValueError(f"{option}: a limit with {option} has one text")
         if "paths" in options:
             raise TypeError("paths: a limit on a route is for all paths of the route; use a Rule of the middleware")
         self._settings = (texts, key, options)
@@ -154,7 +154,8 @@ class _Functions:
         parts = key if isinstance(key, (list, tuple)) else [key]
         plans = options.get("plans") or {}
         conditions = [condition for _, condition in plans.values()]
-        options_of = {"exempt": [options.get("exempt")], "key": parts, "plans": conditions, "cost": [options.get("cost")]}
+        options_of = {"exempt": [options.get("exempt")], "key": parts, "plans": conditions,
+                      "limit_by": [options.get("limit_by")], "cost": [options.get("cost")]}
         self._asked = [(option, value) for option, values in options_of.items() for value in values if callable(value) or _is_dependency(value)]
         # Each dependency with the name of the parameter in which FastAPI passes what it has found.
         self.dependencies = {place: (f"_earrrl_found_{next(_numbers)}", value)
@@ -165,9 +166,9 @@ class _Functions:
         self.of_rule = {"key": key}
         if self.are_asked:
             places = iter(range(len(self._asked)))
-            exempt, parts, conditions, cost = ([self._reader(value, places) for value in values] for values in options_of.values())
+            exempt, parts, conditions, limit_by, cost = ([self._reader(value, places) for value in values] for values in options_of.values())
             plans = {name: (text, condition) for (name, (text, _)), condition in zip(plans.items(), conditions)}
-            self.of_rule = {"key": parts if len(parts) > 1 else parts[0], "exempt": exempt[0], "plans": plans or None, "cost": cost[0]}
+            self.of_rule = {"key": parts if len(parts) > 1 else parts[0], "exempt": exempt[0], "plans": plans or None, "limit_by": limit_by[0], "cost": cost[0]}
 
     def _reader(self, value, places):
         """Returns a function that reads an answer, in place of the function that gives it."""
