@@ -207,7 +207,7 @@ impl RedisEngine {
         wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
         let before = self.shared.rules.all();
-        let ids = self.shared.prepare(wanted)?;
+        let ids = self.shared.prepare(None, wanted)?;
         let after = self.shared.rules.all();
         for (old, new) in before.iter().zip(after.iter()) {
             let tables = old.near.as_ref().zip(new.near.as_ref());
@@ -461,6 +461,17 @@ impl Engine for RedisEngine {
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         self.prepare_with(name, rule, self.shared.options.local_capacity)
+    }
+
+    fn prepare_in(&self, store: &str, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        let wanted = (
+            name,
+            rule,
+            self.shared.options.local_capacity,
+            Consistency::Exact,
+        );
+        let ids = self.shared.prepare(Some(store), &[wanted])?;
+        Ok(ids[0])
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {

@@ -351,6 +351,7 @@ mod tests {
         let local = || Ok(vec![RuleId(0)]);
         let wanted = RuleSpec {
             name: "rule",
+            store: "rule",
             rule: &rule,
             near: None,
         };

@@ -16,8 +16,8 @@ use crate::units::NearTable;
 pub(crate) struct PreparedRule {
     pub(crate) id: RuleId,
     pub(crate) name: String,
-    /// The rule's name and the tag of its records, which their keys end with. A rule whose records mean something
-    /// else after a change, such as another half-life, has other records from then on.
+    /// The name of the rule's store and the tag of its records, which their keys end with. A rule whose records mean
+    /// something else after a change, such as another half-life, has other records from then on.
     pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: AlgorithmKind,
@@ -44,6 +44,8 @@ pub(crate) struct Rules {
 #[derive(Clone, Copy)]
 pub(crate) struct RuleSpec<'a> {
     pub(crate) name: &'a str,
+    /// The store that has its records, which is named by its first rule.
+    pub(crate) store: &'a str,
     pub(crate) rule: &'a Rule,
     /// The capacity of the table of a near rule; `None` for an exact rule.
     pub(crate) near: Option<usize>,
@@ -119,7 +121,12 @@ impl Rules {
 /// units that this node has; those of a changed rule were granted under another limit.
 fn prepared(
     id: RuleId,
-    RuleSpec { name, rule, near }: RuleSpec<'_>,
+    RuleSpec {
+        name,
+        store,
+        rule,
+        near,
+    }: RuleSpec<'_>,
     old: Option<&Arc<PreparedRule>>,
     local: RuleId,
 ) -> PreparedRule {
@@ -134,7 +141,7 @@ fn prepared(
     PreparedRule {
         id,
         name: name.to_owned(),
-        key: format!("{name}:{}{tag:08x}", kind.letter()),
+        key: format!("{store}:{}{tag:08x}", kind.letter()),
         rule: rule.clone(),
         kind,
         tag,

@@ -68,9 +68,11 @@ impl Shared {
         })
     }
 
-    /// Prepares rules, each with the capacity of its tables. On an error, none is prepared.
+    /// Prepares rules, each with the capacity of its tables, in the store of this name or else in stores of their own.
+    /// On an error, none is prepared.
     pub(crate) fn prepare(
         &self,
+        store: Option<&str>,
         wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
         for (_, rule, _, consistency) in wanted {
@@ -87,7 +89,7 @@ impl Shared {
                     name,
                     rule,
                     capacity,
-                    store: None,
+                    store,
                 },
                 false => Preparation {
                     name,
@@ -101,7 +103,13 @@ impl Shared {
             .iter()
             .map(|&(name, rule, capacity, consistency)| {
                 let near = (consistency == Consistency::Near).then_some(capacity);
-                RuleSpec { name, rule, near }
+                let store = store.unwrap_or(name);
+                RuleSpec {
+                    name,
+                    store,
+                    rule,
+                    near,
+                }
             })
             .collect();
         self.rules

@@ -87,6 +87,22 @@ async fn machines_share_a_limit_and_tell_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_keeps_its_count_under_another_limit_on_every_machine() {
+    let server = Server::start(&[]).await;
+    let mut machines = Vec::new();
+    for limit in ["", "fixed-window 5/30d", "fixed-window 5/29d"] {
+        let rule = per_address("fixed-window 3/30d").limit_by(|_| limit.parse().ok());
+        machines.push(machine(&server, rule).await);
+    }
+    let mut served = Vec::new();
+    for nth in [0, 0, 0, 0, 1, 1, 1, 2, 0] {
+        served.push(ask(&machines[nth], "192.0.2.7").await.0 == 200);
+    }
+    let expected = [true, true, true, false, true, true, false, true, false];
+    assert_eq!(served, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_response_costs_stands_on_every_machine() {
     let server = Server::start(&[]).await;
     let rule = || {
