@@ -132,16 +132,17 @@ fn a_rule_without_a_bound_in_bytes_is_not_bound_by_another() {
 #[test]
 fn a_store_has_room_for_the_states_of_all_its_limits() {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-    let engine = MemoryEngine::with_clock(20, clock).unwrap();
+    let engine = MemoryEngine::with_clock(300, Arc::clone(&clock)).unwrap();
     let prepare = |name, text: &str| {
         let rule = text.parse().unwrap();
         engine.prepare_in("log", name, &rule).unwrap()
     };
-    prepare("log", "sliding-log 2/1h");
+    prepare("log", "gcra 2/h burst=2");
     let large = prepare("large", "sliding-log 1000/1h");
-    prepare("small", "sliding-log 3/1h");
+    prepare("small", "gcra 3/h burst=3");
     for nth in 1..=1000 {
-        for client in 0..20 {
+        clock.advance(Duration::from_millis(1));
+        for client in 0..300 {
             let decision = ask(&engine, large, &client.to_string(), Mode::Check);
             assert_eq!(decision.remaining, 1000 - nth, "{client}");
         }
