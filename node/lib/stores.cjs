@@ -142,7 +142,7 @@ class EarrrlThrottlerStorage {
   async increment(key, ttl, limit, blockDuration, throttlerName) {
     const client = `${this.#counters.prefix}${throttlerName}\n${textOf(key, "generateKey")}`;
     const block = blockDuration > 0 ? this.#block(blockDuration) : undefined;
-    const held = block?.peek(client).retryAfter;
+    const held = this.#held(client);
     if (held > 0) return blocked(limit + 1, held);
     const { hits, left } = this.#counters.increment(client, ttl);
     if (hits <= limit) return { totalHits: hits, timeToExpire: seconds(left), isBlocked: false, timeToBlockExpire: 0 };
@@ -151,6 +151,13 @@ class EarrrlThrottlerStorage {
     // After the block, the client begins afresh.
     this.#counters.reset(client, ttl);
     return blocked(hits, blockDuration);
+  }
+
+  // Returns the milliseconds for which a client is still blocked. Its requests may have other lengths than the one that blocked it.
+  #held(client) {
+    let held = 0;
+    for (const block of this.#blocks.values()) held = Math.max(held, block.peek(client).retryAfter);
+    return held;
   }
 
   // Returns the limiter of the blocks of a length: a client that was let through once is denied until the block ends.

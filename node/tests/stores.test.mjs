@@ -56,6 +56,10 @@ for (const [place, pathOf] of Object.entries(PLACES)) {
     assert.equal((await new EarrrlThrottlerStorage({ path }).increment("alice", DAY, 2, DAY, "default")).isBlocked, Boolean(path));
     // Other limits do not know the block.
     assert.equal((await storage.increment("alice", DAY, 2, DAY, "other")).isBlocked, false);
+    // The block holds for requests of other lengths.
+    const other = await storage.increment("alice", DAY / 2, 2, 2 * DAY, "default");
+    assert.ok(other.isBlocked && other.timeToBlockExpire <= DAY / 1000);
+    assert.equal((await increment("alice", 0)).isBlocked, true);
     // Without a block, a client is denied until its window ends.
     assert.deepEqual([(await increment("bob", 0)).isBlocked, (await increment("bob", 0)).isBlocked, (await increment("bob", 0)).isBlocked], [false, false, true]);
   });
