@@ -49,15 +49,17 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let mut figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
     figure.title = "An abuser sends 1.67 requests a second; the limit is 1 a second".into();
     let panel = &mut figure.panels[0];
-    // Each line has its name beside it, in place of a legend.
+    // Each line has its name and its final number beside it, in place of a legend.
     let names = ["attempts", "recent average", "fixed window"];
     for (series, name) in panel.series.iter_mut().zip(names) {
         series.name.clear();
-        let points = series.points.iter().rev();
-        let height = points.copied().find(|point| point.0 <= NAMED_AT);
-        let text = name.to_owned();
-        let at = height.map(|(_, height)| (NAMED_AT, height));
-        panel.notes.extend(at.map(|at| Note { at, text }));
+        let mut points = series.points.iter().rev().copied();
+        let last = points.next().map_or(0.0, |(_, last)| last);
+        let height = points.find(|point| point.0 <= NAMED_AT);
+        panel.notes.extend(height.map(|(_, height)| Note {
+            at: (NAMED_AT, height),
+            text: format!("{name}: {last}"),
+        }));
     }
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
     figure.panels[0].marks = [
@@ -180,8 +182,8 @@ mod tests {
             .iter()
             .map(|note| note.text.as_str())
             .collect();
-        let names = ["attempts", "recent average", "fixed window"];
-        assert_eq!(notes, [&["400", "89", "300"][..], &names].concat());
+        let names = ["attempts: 400", "recent average: 89", "fixed window: 300"];
+        assert_eq!(notes, names);
     }
 
     #[test]
