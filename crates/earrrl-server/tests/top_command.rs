@@ -171,6 +171,44 @@ fn levels_are_a_tree() {
     assert!(json.contains("beta") && !json.contains("core"), "{json}");
 }
 
+/// A denied request is charged under no level, and counts once under each that denies it.
+#[test]
+fn a_request_counts_once_under_each_level() {
+    let server = server_of_levels();
+    let mut http = Client::connect(server.http);
+    let mut counts = |rule: &str, key: &str| {
+        let top = http.get(&format!("/v1/top?rule=tokens-{rule}")).json();
+        let clients = top["clients"].as_array().unwrap();
+        let client = clients.iter().find(|client| client["key"] == key).unwrap();
+        ["allowed", "denied"].map(|count| client[count].as_u64().unwrap())
+    };
+    let keys = [
+        ("org", "acme"),
+        ("team", "4:acme,3:ops,"),
+        ("user", "4:acme,3:ops,3:ann,"),
+    ];
+    let before = keys.map(|(rule, key)| counts(rule, key));
+    let charge =
+        |(rule, key)| serde_json::json!({"rule": format!("tokens-{rule}"), "key": key, "cost": 3});
+    let body = serde_json::json!({"rules": keys.map(charge)}).to_string();
+    let denied = Client::connect(server.http).post("/v1/check", &body);
+    assert_eq!(
+        denied.json()["over"].as_array().map(Vec::len),
+        Some(2),
+        "{denied:?}"
+    );
+    let after = keys.map(|(rule, key)| counts(rule, key));
+    for (level, denials) in [0, 1, 1].into_iter().enumerate() {
+        let [allowed, denied] = before[level];
+        assert_eq!(
+            after[level],
+            [allowed, denied + denials],
+            "{}",
+            keys[level].0
+        );
+    }
+}
+
 /// With an admin listener, the address for HTTP serves no metrics: unknown counts are no zeros.
 #[test]
 fn counts_that_are_served_elsewhere_are_unknown() {

@@ -217,18 +217,6 @@ impl Service {
         }
     }
 
-    /// Notes the client at each level of the rule that `noted` is a level of, so that lists show whose clients are
-    /// whose.
-    fn note_levels(&self, noted: &Charged<'_>, answer: &Answer<'_>, charges: &[Charge<'_>]) {
-        let is_level = |one: &Charged<'_>| {
-            one.rule.group == noted.rule.group && one.rule.name != noted.rule.name
-        };
-        let levels = answer.charged.iter().zip(charges);
-        for (level, charge) in levels.filter(|(one, _)| is_level(one)) {
-            self.note(level, charge, None);
-        }
-    }
-
     /// Decides a request by these charges, counts it, and finds out the available quota if `manner` asks
     /// for it.
     #[inline]
@@ -331,14 +319,8 @@ impl Service {
                 continue;
             };
             one.rule.count(outcome, charge.key);
-            let decision = answer.decision.as_ref();
-            let figures = decision.filter(|decision| decision.rule == place);
-            let is_close = figures.is_some_and(|own| own.remaining < one.limit.named_below);
-            if is_close | one.is_over() {
-                self.note(one, charge, figures);
-                if one.rule.group.is_some() {
-                    self.note_levels(one, answer, charges);
-                }
+            if is_named(answer, place, one) || is_level_of_named(answer, one) {
+                self.note(one, charge, figures_of(answer, place));
             }
         }
     }
@@ -383,6 +365,30 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer::default()
     }
+}
+
+/// Returns the decision if its figures are those of the charge at `place`.
+#[inline]
+fn figures_of<'d>(answer: &'d Answer<'_>, place: usize) -> Option<&'d Decision> {
+    let decision = answer.decision.as_ref();
+    decision.filter(|decision| decision.rule == place)
+}
+
+/// Returns true if the client of the charge at `place` is over its limit, or known to be close to it.
+#[inline]
+fn is_named(answer: &Answer<'_>, place: usize, one: &Charged<'_>) -> bool {
+    let is_close = |own: &Decision| own.remaining < one.limit.named_below;
+    figures_of(answer, place).is_some_and(is_close) | one.is_over()
+}
+
+/// Returns true if the client at another level of the rule is named for this request. Then those of all levels are,
+/// so that lists show whose clients are whose.
+#[inline]
+fn is_level_of_named(answer: &Answer<'_>, one: &Charged<'_>) -> bool {
+    let is_level = |(place, other): (usize, &Charged<'_>)| {
+        other.rule.group == one.rule.group && is_named(answer, place, other)
+    };
+    one.rule.group.is_some() && answer.charged.iter().enumerate().any(is_level)
 }
 
 /// Returns the charges of requests under several rules, without those of rules that exempt the client.

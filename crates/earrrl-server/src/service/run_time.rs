@@ -39,7 +39,7 @@ pub struct RunTimeOverrides {
     pub(super) expired: Counter,
 }
 
-/// The knowledge about the overrides that other servers see.
+/// The state of the overrides that all servers of one Redis share, as this server has read it last.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// The version of the overrides in Redis that was read last.
