@@ -67,7 +67,7 @@ impl<'a> ObservedCharge<'a> {
     fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
         let limit = rule.limit();
         let now = observed.at;
-        let after = algorithm::of(limit).tallies().is_some();
+        let after = algorithm::of(limit).is_tally();
         let state = match algorithm::reported(limit, &observed.state, now) {
             Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
             // The units after the first are this node's.

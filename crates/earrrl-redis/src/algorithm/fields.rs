@@ -1,10 +1,9 @@
-//! Little-endian fields of records and of scripts' arguments, as Lua's `struct` packs them, and the tallies that they
-//! form.
+//! Little-endian fields of records and of scripts' arguments, as Lua's `struct` packs them.
 
 use std::time::Duration;
 
 use earrrl::Nanos;
-use earrrl::algorithm::{State, Tally, TokenBucket};
+use earrrl::algorithm::TokenBucket;
 
 /// The longest time that a state may lie ahead of now. Doubles represent microseconds since 1970
 /// exactly only for a limited time beyond it.
@@ -86,47 +85,4 @@ pub(super) fn in_two(ticks: i128) -> (f64, f64) {
         ticks.div_euclid(TICKS_PER_MICRO) as f64,
         ticks.rem_euclid(TICKS_PER_MICRO) as f64,
     )
-}
-
-/// The length of an entry of a record in bytes.
-const ENTRY: usize = 16;
-
-/// The slots of a record in units of the slots of a state, and the variant of states.
-pub(crate) struct Tallies {
-    pub(super) unit: u64,
-    pub(super) state: fn(Tally) -> State,
-}
-
-impl Tallies {
-    /// Reads a whole record without the time at which it was made.
-    pub(super) fn decode(&self, mut record: Fields<'_>) -> Option<State> {
-        let oldest = record.whole(4)? as usize;
-        let last = record.whole(4)? as usize;
-        let _sum = record.number()?;
-        let newest = self.entry(&mut record)?;
-        let mut rest = Fields(if oldest < last {
-            record.0.get(ENTRY * oldest..)?
-        } else {
-            &[]
-        });
-        let older = (oldest..last).map(|_| self.entry(&mut rest));
-        let entries: Vec<_> = older.chain([Some(newest)]).collect::<Option<_>>()?;
-        Some((self.state)(Tally::from_entries(entries)))
-    }
-
-    /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
-    /// the same slot that must expire next, and the same newest slot.
-    pub(super) fn summary(&self, mut summary: Fields<'_>) -> Option<State> {
-        let leaving = self.entry(&mut summary)?;
-        let newest = self.entry(&mut summary)?;
-        let kept = [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0);
-        Some((self.state)(Tally::from_entries(kept)))
-    }
-
-    fn entry(&self, fields: &mut Fields<'_>) -> Option<(u64, u128)> {
-        Some((
-            fields.number()? as u64 * self.unit,
-            fields.number()? as u128,
-        ))
-    }
 }

@@ -22,8 +22,8 @@ mod tally;
 mod token_bucket;
 mod windows;
 
+use fields::in_two;
 pub(crate) use fields::{FARTHEST, Fields, Packed, micros, nanos};
-use fields::{Tallies, in_two};
 
 /// The largest count in units that a double holds exactly in billionths: 2^53 billionths.
 const MAX_EXACT_UNITS: u64 = 9_007_199;
@@ -59,15 +59,14 @@ pub(crate) trait OnRedis {
         4
     }
 
-    /// Returns the form of the algorithm's tallies; `None` if its records are no tallies.
-    fn tallies(&self) -> Option<Tallies> {
-        None
+    /// Returns true if the records are tallies, of which scripts report a summary of the state after the request.
+    fn is_tally(&self) -> bool {
+        false
     }
 
-    /// Returns the state that a record holds at `now`.
-    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
-        self.tallies()?.decode(record)
-    }
+    /// Returns the state that a script reported at `now`: the record without the time at which it was made, or the
+    /// summary of a tally.
+    fn decode(&self, reported: Fields<'_>, now: Nanos) -> Option<State>;
 
     /// Returns the slot of an instant: the index of a window, or the instant itself.
     fn slot_of(&self, now: Nanos) -> u64 {
@@ -331,18 +330,15 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
         }
 }
 
-/// Returns the state that a record of this limit holds at `now`; `None` if the record is invalid.
-pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
-    let algorithm = of(limit);
-    algorithm.decode(Fields(record.get(algorithm.born_len()..)?), now)
-}
-
-/// Returns the state that a script has reported: the record before the request, or the summary of a tally after it.
+/// Returns the state that a script has reported: the record before the request, or the summary of a tally after it;
+/// `None` if that is invalid.
 pub(crate) fn reported(limit: &Limit, reported: &[u8], now: Nanos) -> Option<State> {
-    match of(limit).tallies() {
-        Some(tallies) => tallies.summary(Fields(reported)),
-        None => decode(limit, reported, now),
-    }
+    let algorithm = of(limit);
+    let born = match algorithm.is_tally() {
+        true => 0,
+        false => algorithm.born_len(),
+    };
+    algorithm.decode(Fields(reported.get(born..)?), now)
 }
 
 /// Returns the part of a time that tells a client's record from a later one of the same key, given what a
@@ -350,9 +346,9 @@ pub(crate) fn reported(limit: &Limit, reported: &[u8], now: Nanos) -> Option<Sta
 pub(crate) fn born(limit: &Limit, reported: &[u8], now: Nanos) -> u32 {
     let algorithm = of(limit);
     let len = algorithm.born_len();
-    let from = match algorithm.tallies() {
-        Some(_) => reported.len().saturating_sub(len),
-        None => 0,
+    let from = match algorithm.is_tally() {
+        true => reported.len().saturating_sub(len),
+        false => 0,
     };
     let of_now = now.get() / 1000 % (1 << (8 * len));
     Fields(&reported[from..]).whole(len).unwrap_or(of_now) as u32

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::{Concurrent, SlidingLog, SlidingWindow, State, sliding_window::Edge};
+use earrrl::algorithm::{
+    Concurrent, SlidingLog, SlidingWindow, State, Tally, sliding_window::Edge,
+};
 use earrrl::{Nanos, RuleError};
 
-use super::fields::{Packed, Tallies, whole_micros};
+use super::fields::{Fields, Packed, whole_micros};
 use super::windows::check_window;
 use super::{OnRedis, Terms};
 
@@ -33,11 +35,12 @@ impl OnRedis for SlidingLog {
         packed.numbers(&[step, lives.ceil()]);
     }
 
-    fn tallies(&self) -> Option<Tallies> {
-        Some(Tallies {
-            unit: MICROSECOND,
-            state: State::SlidingLog,
-        })
+    fn is_tally(&self) -> bool {
+        true
+    }
+
+    fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {
+        summary(reported, MICROSECOND).map(State::SlidingLog)
     }
 }
 
@@ -69,11 +72,12 @@ impl OnRedis for SlidingWindow {
         packed.numbers(&[quota, terms.billionths(), lives.ceil()]);
     }
 
-    fn tallies(&self) -> Option<Tallies> {
-        Some(Tallies {
-            unit: 1,
-            state: State::SlidingWindow,
-        })
+    fn is_tally(&self) -> bool {
+        true
+    }
+
+    fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {
+        summary(reported, 1).map(State::SlidingWindow)
     }
 
     fn slot_of(&self, now: Nanos) -> u64 {
@@ -103,12 +107,22 @@ impl OnRedis for Concurrent {
         packed.numbers(&[timeout, places(self.places().into()), cost, lives]);
     }
 
-    fn tallies(&self) -> Option<Tallies> {
-        Some(Tallies {
-            unit: MICROSECOND,
-            state: State::Concurrent,
-        })
+    fn is_tally(&self) -> bool {
+        true
     }
+
+    fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {
+        summary(reported, MICROSECOND).map(State::Concurrent)
+    }
+}
+
+/// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum, the same slot that
+/// must expire next, and the same newest slot. A slot of the script is `unit` slots of the state.
+fn summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
+    let mut entry = || Some((summary.number()? as u64 * unit, summary.number()? as u128));
+    let entries = [entry()?, entry()?];
+    let kept = entries.into_iter().filter(|(_, cost)| *cost > 0);
+    Some(Tally::from_entries(kept))
 }
 
 /// Returns the greatest common divisor of the window in microseconds and the number of sub-windows.
