@@ -46,11 +46,7 @@ pub(crate) async fn take_back(
         return Ok(true);
     };
     let delivery = deliver_until(shared, &link, ClientId::of(charge), number);
-    match shared
-        .connection
-        .within(shared.options.deadline, charge.group, delivery)
-        .await
-    {
+    match shared.connection.within(charge.group, delivery).await {
         Err(fault @ Fault::Record(_)) => Err(fault),
         _ => Ok(true),
     }

@@ -298,7 +298,7 @@ async fn read(
     let group = shared
         .connection
         .group(&shared.connection.keys.hold(id, first));
-    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
+    let now = shared.clocks.present(group, given);
     if !hold.is_committed && hold.expires <= now {
         return Ok(None);
     }
@@ -323,15 +323,9 @@ async fn read_slot(
 ) -> Result<Option<StoredHold>, Fault> {
     let key = shared.connection.keys.hold(id, place);
     let group = shared.connection.group(&key);
-    let mut link = shared.connection.link(group)?;
     let mut get = redis::cmd("GET");
     get.arg(&key);
-    let call = async { link.send(&get).await.map_err(Fault::from) };
-    match shared
-        .connection
-        .within(shared.options.deadline, group, call)
-        .await?
-    {
+    match shared.connection.send(group, &get).await? {
         Value::BulkString(bytes) => Ok(format::read(&bytes)),
         _ => Ok(None),
     }
@@ -432,7 +426,6 @@ async fn commit_slot(
 ) -> Result<CommitReply, Fault> {
     let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
     let group = shared.connection.group(&keys[0]);
-    let mut link = shared.connection.link(group)?;
     let kinds: Vec<_> = slot
         .charges
         .iter()
@@ -455,14 +448,8 @@ async fn commit_slot(
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
         args.push(correction(shared, held, costs, now));
     }
-    let call = async {
-        let answer = link.call(script, &keys, &args).await?;
-        reply::commit(&answer, slot.charges.len()).ok_or_else(Fault::nonsense)
-    };
-    shared
-        .connection
-        .within(shared.options.deadline, group, call)
-        .await
+    let answer = shared.connection.call(group, script, &keys, &args).await?;
+    reply::commit(&answer, slot.charges.len()).ok_or_else(Fault::nonsense)
 }
 
 /// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's `max_cost`:
@@ -531,14 +518,8 @@ pub(crate) async fn renew(
             .map(|held| (held.charge.key.clone(), renewal(shared, held, now)));
         let first = (key, argument.0.clone());
         let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
-        let mut link = shared.connection.link(group)?;
         let renew = shared.connection.scripts.get(Frame::Renew, []);
-        let call = link.call(renew, &keys, &args);
-        let call = async { call.await.map_err(Fault::from) };
-        let renewed = shared
-            .connection
-            .within(shared.options.deadline, group, call)
-            .await?;
+        let renewed = shared.connection.call(group, renew, &keys, &args).await?;
         if renewed != Value::Int(1) {
             return Err(EngineError::UnknownReservation(id));
         }

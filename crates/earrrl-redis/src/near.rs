@@ -195,8 +195,7 @@ async fn meanwhile(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<Decis
     if rule.limit().policy() == Policy::Strict {
         shared.ledger.add(charge, local, Nanos::ZERO);
     }
-    let redis = || shared.clocks.redis(charge.group, local);
-    let now = request.now.unwrap_or_else(redis);
+    let now = shared.clocks.present(charge.group, request.now);
     let (_, allowed, mut figures) = rule.limit().step(state, now, charge.cost, Mode::Peek);
     if allowed {
         figures.remaining = 0;

@@ -131,7 +131,7 @@ impl RedisConnection {
     pub(crate) async fn send(&self, group: usize, command: &Cmd) -> Result<Value, Fault> {
         let mut link = self.link(group)?;
         let call = async { link.send(command).await.map_err(Fault::from) };
-        self.within(self.deadline, group, call).await
+        self.within(group, call).await
     }
 
     /// Calls a script in the same way.
@@ -144,17 +144,16 @@ impl RedisConnection {
     ) -> Result<Value, Fault> {
         let mut link = self.link(group)?;
         let call = async { link.call(script, keys, args).await.map_err(Fault::from) };
-        self.within(self.deadline, group, call).await
+        self.within(group, call).await
     }
 
-    /// Waits for a call, for at most `timeout`, and reports its outcome to the breaker.
+    /// Waits for a call within the deadline of decisions, and reports its outcome to the breaker.
     pub(crate) async fn within<T>(
         &self,
-        timeout: Duration,
         group: usize,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let answer = tokio::time::timeout(timeout, call)
+        let answer = tokio::time::timeout(self.deadline, call)
             .await
             .unwrap_or(Err(Fault::Late));
         self.report(group, &answer);
