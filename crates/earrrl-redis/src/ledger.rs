@@ -343,19 +343,15 @@ mod tests {
     use earrrl::{Cost, Mode};
 
     use super::*;
-    use crate::rules::{RuleSpec, Rules};
+    use crate::options::Consistency;
+    use crate::rules::Rules;
 
     fn asked(rule: &str, client: &str) -> KeyedCharge {
         let rules = Rules::default();
         let rule = rule.parse().unwrap();
         let local = || Ok(vec![RuleId(0)]);
-        let wanted = RuleSpec {
-            name: "rule",
-            store: "rule",
-            rule: &rule,
-            near: None,
-        };
-        let id = rules.prepare(&[wanted], local).unwrap()[0];
+        let wanted = ("rule", &rule, 1, Consistency::Exact);
+        let id = rules.prepare(None, &[wanted], local).unwrap()[0];
         let rule = rules.get(id).unwrap();
         let client = client.into();
         let key = Vec::new();

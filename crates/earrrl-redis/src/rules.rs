@@ -10,7 +10,8 @@ use earrrl::internal::lock;
 use earrrl::{Cost, EngineError, Mode, Nanos, Rule, RuleError, RuleId};
 
 use crate::algorithm::{self, AlgorithmKind};
-use crate::units::NearTable;
+use crate::options::Consistency;
+use crate::units::{NearTable, check_near};
 
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
@@ -40,16 +41,8 @@ pub(crate) struct Rules {
     changing: Mutex<()>,
 }
 
-/// A rule to be prepared.
-#[derive(Clone, Copy)]
-pub(crate) struct RuleSpec<'a> {
-    pub(crate) name: &'a str,
-    /// The store that has its records, which is named by its first rule.
-    pub(crate) store: &'a str,
-    pub(crate) rule: &'a Rule,
-    /// The capacity of the table of a near rule; `None` for an exact rule.
-    pub(crate) near: Option<usize>,
-}
+/// A rule to be prepared: its name, the rule, the capacity of its tables, and its consistency.
+pub(crate) type RuleSpec<'a> = (&'a str, &'a Rule, usize, Consistency);
 
 impl Rules {
     pub(crate) fn get(&self, id: RuleId) -> Option<Arc<PreparedRule>> {
@@ -65,16 +58,20 @@ impl Rules {
         self.all.load().iter().any(|rule| rule.near.is_some())
     }
 
-    /// Prepares rules under their names. On an error, none is prepared. `local` prepares the rules
-    /// in this node's own engine; nothing can fail after that.
+    /// Prepares rules under their names, with records in the store of this name or else in stores of their own. On an
+    /// error, none is prepared. `local` prepares the rules in this node's own engine; nothing can fail after that.
     pub(crate) fn prepare(
         &self,
+        store: Option<&str>,
         wanted: &[RuleSpec<'_>],
         local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
     ) -> Result<Vec<RuleId>, EngineError> {
-        for RuleSpec { name, rule, .. } in wanted {
+        for &(name, rule, _, consistency) in wanted {
             check_name(name)?;
             algorithm::check(rule)?;
+            if consistency == Consistency::Near {
+                check_near(rule)?;
+            }
         }
         let _changing = lock(&self.changing);
         let locals = local()?;
@@ -86,9 +83,10 @@ impl Rules {
         let mut rules = Vec::clone(&before);
         let mut ids = Vec::with_capacity(wanted.len());
         for (wanted, local) in wanted.iter().zip(locals) {
-            let place = *places.entry(wanted.name).or_insert(rules.len());
+            let place = *places.entry(wanted.0).or_insert(rules.len());
             let id = RuleId(place as u32);
-            let prepared = Arc::new(prepared(id, *wanted, rules.get(place), local));
+            let store = store.unwrap_or(wanted.0);
+            let prepared = Arc::new(prepared(id, store, wanted, rules.get(place), local));
             match rules.get_mut(place) {
                 Some(known) => *known = prepared,
                 None => rules.push(prepared),
@@ -121,12 +119,8 @@ impl Rules {
 /// units that this node has; those of a changed rule were granted under another limit.
 fn prepared(
     id: RuleId,
-    RuleSpec {
-        name,
-        store,
-        rule,
-        near,
-    }: RuleSpec<'_>,
+    store: &str,
+    &(name, rule, capacity, consistency): &RuleSpec<'_>,
     old: Option<&Arc<PreparedRule>>,
     local: RuleId,
 ) -> PreparedRule {
@@ -134,7 +128,7 @@ fn prepared(
     let kind = AlgorithmKind::of(limit);
     let tag = algorithm::tag(limit);
     let same = old.filter(|old| old.rule == *rule);
-    let near = near.map(|capacity| {
+    let near = (consistency == Consistency::Near).then(|| {
         let kept = same.and_then(|old| old.near.clone());
         kept.unwrap_or_else(|| Arc::new(NearTable::new(rule, capacity)))
     });

@@ -10,11 +10,10 @@ use crate::clocks::{Clocks, WholeMicros};
 use crate::connection::RedisConnection;
 use crate::ledger::Ledger;
 use crate::live_holds::LiveHolds;
-use crate::options::{Consistency, Options, WhenGone};
+use crate::options::{Options, WhenGone};
 use crate::request::KeyedCharge;
 use crate::rules::{PreparedRule, RuleSpec, Rules};
 use crate::status::Status;
-use crate::units::check_near;
 use crate::unsettled::UnsettledCalls;
 
 pub(crate) struct Shared {
@@ -68,52 +67,23 @@ impl Shared {
         })
     }
 
-    /// Prepares rules, each with the capacity of its tables, in the store of this name or else in stores of their own.
-    /// On an error, none is prepared.
+    /// Prepares rules in the store of this name or else in stores of their own. On an error, none is prepared.
     pub(crate) fn prepare(
         &self,
         store: Option<&str>,
-        wanted: &[(&str, &Rule, usize, Consistency)],
+        wanted: &[RuleSpec<'_>],
     ) -> Result<Vec<RuleId>, EngineError> {
-        for (_, rule, _, consistency) in wanted {
-            if *consistency == Consistency::Near {
-                check_near(rule)?;
-            }
-        }
         // If the local tables make no decisions, one store of the least capacity takes their place.
         let is_used = self.options.when_gone == WhenGone::Local;
-        let local = wanted
-            .iter()
-            .map(|&(name, rule, capacity, _)| match is_used {
-                true => Preparation {
-                    name,
-                    rule,
-                    capacity,
-                    store,
-                },
-                false => Preparation {
-                    name,
-                    rule,
-                    capacity: 1,
-                    store: Some("unused"),
-                },
-            });
+        let local = wanted.iter().map(|&(name, rule, capacity, _)| Preparation {
+            name,
+            rule,
+            capacity: if is_used { capacity } else { 1 },
+            store: if is_used { store } else { Some("unused") },
+        });
         let local: Vec<_> = local.collect();
-        let shared: Vec<_> = wanted
-            .iter()
-            .map(|&(name, rule, capacity, consistency)| {
-                let near = (consistency == Consistency::Near).then_some(capacity);
-                let store = store.unwrap_or(name);
-                RuleSpec {
-                    name,
-                    store,
-                    rule,
-                    near,
-                }
-            })
-            .collect();
         self.rules
-            .prepare(&shared, || self.local.prepare_all(&local))
+            .prepare(store, wanted, || self.local.prepare_all(&local))
     }
 
     /// Returns a charge with its key, slot and group.
