@@ -67,15 +67,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
     loop {
         let options = shared.connection.options();
-        let connected = async {
-            let mut link = Link::connect(&options).await?;
-            link.load(&shared.connection.scripts).await;
-            Ok(link)
-        };
-        let link = timeout(CONNECT_TIMEOUT, connected).await;
+        let link = timeout(CONNECT_TIMEOUT, Link::connect(&options)).await;
         let none = || Fault::Lost(format!("no connection within {CONNECT_TIMEOUT:?}"));
         match link.unwrap_or_else(|_| Err(none())) {
             Ok(link) => {
+                shared.connection.scripts.forget();
                 count(&shared.connection.counters.connected);
                 return link;
             }

@@ -16,7 +16,7 @@ use tokio::task::coop::unconstrained;
 
 use crate::connection::fault::Fault;
 use crate::connection::redirect::Cluster;
-use crate::connection::script::{Script, Scripts};
+use crate::connection::script::Script;
 use crate::connection::sentinel;
 use crate::options::{Options, tcp_settings};
 
@@ -74,27 +74,6 @@ impl Link {
         connected
             .map(Self::Single)
             .map_err(|error| no_connection(address, error))
-    }
-
-    /// Loads scripts into Redis with one write, since Redis may be far away. Scripts that cannot be
-    /// loaded now are loaded by their first call. So are all scripts on a Cluster, where a shard
-    /// that does not answer would delay the other shards.
-    pub(crate) async fn load(&mut self, scripts: &Scripts) {
-        scripts.forget();
-        let Self::Single(connection) = self else {
-            return;
-        };
-        let mut pipeline = redis::Pipeline::new();
-        for script in scripts.common() {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
-        }
-        let loading = connection.req_packed_commands(&pipeline, 0, scripts.common().count());
-        let answers = loading.await.unwrap_or_default();
-        for (script, answer) in scripts.common().zip(answers) {
-            if answer.extract_error().is_ok() {
-                script.is_first();
-            }
-        }
     }
 
     /// Sends a command. Commands are written in the order in which they are first polled. The

@@ -79,15 +79,6 @@ impl Scripts {
         self.0[frame as usize * SETS + set].get_or_init(|| Script::new(&frame.compose(set)))
     }
 
-    /// Returns the scripts that every engine calls, which are all but those for several algorithms and for
-    /// reservations.
-    pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
-        let of = |frame| KINDS.iter().map(move |kind| self.get(frame, [*kind]));
-        of(Frame::Single)
-            .chain(of(Frame::Add))
-            .chain(of(Frame::Batch))
-    }
-
     /// Notes that there is a new connection, perhaps to a server without the scripts.
     pub(crate) fn forget(&self) {
         let composed = self.0.iter().filter_map(OnceLock::get);
@@ -114,7 +105,7 @@ impl Script {
     }
 
     /// Notes that Redis is sent the text. Returns false if it was sent before.
-    pub(crate) fn is_first(&self) -> bool {
+    pub(super) fn is_first(&self) -> bool {
         !self.is_sent.swap(true, Ordering::Relaxed)
     }
 }
