@@ -1,10 +1,11 @@
 //! Entries that all processes on one Redis share beside the clients' records, such as the overrides that a server was
 //! told at run time. They are fields of one hash, whose empty field is their version.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use earrrl::EngineError;
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 
 use crate::connection::fault::Fault;
 use crate::engine::RedisEngine;
@@ -61,7 +62,7 @@ impl RedisEngine {
         let mut change = cmd("EVAL");
         change.arg(CHANGE).arg(1).arg(self.entries_key()?);
         change.arg(name).arg(verb).arg(text);
-        Ok(self.shared_call(&change).await.map(drop)?)
+        Ok(self.shared_call::<Value>(&change).await.map(drop)?)
     }
 
     /// Returns the shared entries, unless their version is `known`. There are none if names of clients must not be
@@ -76,27 +77,18 @@ impl RedisEngine {
         let Ok(key) = self.entries_key() else {
             return Ok(None);
         };
-        let mut version = cmd("HGET");
-        version.arg(&key).arg("");
-        let answer = self.shared_call(&version).await?;
-        if Some(number(&answer)) == known {
+        let mut present = cmd("HGET");
+        present.arg(&key).arg("");
+        if Some(version(self.shared_call(&present).await?)) == known {
             return Ok(None);
         }
         let mut all = cmd("HGETALL");
         all.arg(key);
-        let mut entries = SharedEntries::default();
-        let answer = self.shared_call(&all).await?;
-        let fields = answer.into_map_iter().map_err(|_| Fault::nonsense())?;
-        for (name, text) in fields {
-            match (name, text) {
-                (Value::BulkString(name), text) if name.is_empty() => {
-                    entries.version = number(&text);
-                }
-                (_, Value::BulkString(text)) => entries.texts.push(text),
-                _ => {}
-            }
-        }
-        Ok(Some(entries))
+        let mut texts: HashMap<Vec<u8>, Vec<u8>> = self.shared_call(&all).await?;
+        Ok(Some(SharedEntries {
+            version: version(texts.remove(&[][..])),
+            texts: texts.into_values().collect(),
+        }))
     }
 
     fn entries_key(&self) -> Result<Vec<u8>, EngineError> {
@@ -105,19 +97,16 @@ impl RedisEngine {
         key.ok_or_else(|| EngineError::Unavailable(why.to_owned()))
     }
 
-    async fn shared_call(&self, command: &Cmd) -> Result<Value, Fault> {
+    async fn shared_call<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Fault> {
         let link = self.shared().connection.any_link();
         let mut link = link.ok_or(Fault::Skipped)?;
         let answer = tokio::time::timeout(PATIENCE, link.send(command)).await;
-        answer.map_err(|_| Fault::Late)?.map_err(Fault::from)
+        from_redis_value(answer.map_err(|_| Fault::Late)??).map_err(|_| Fault::nonsense())
     }
 }
 
-/// Returns the version in the answer of Redis, which is 0 before the first change.
-fn number(answer: &Value) -> u64 {
-    let text = match answer {
-        Value::BulkString(text) => std::str::from_utf8(text).ok(),
-        _ => None,
-    };
+/// Returns the version in the empty field, which is 0 before the first change.
+fn version(text: Option<Vec<u8>>) -> u64 {
+    let text = text.and_then(|text| String::from_utf8(text).ok());
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
