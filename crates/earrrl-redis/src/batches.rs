@@ -15,7 +15,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Adjustment, AdjustmentKind, AlgorithmKind};
-use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
 use crate::reply::Reply;
 
@@ -67,13 +66,6 @@ impl Unspent {
     }
 }
 
-impl PackedCharge {
-    /// Returns true if both charges are made under the same rule, at the same cost.
-    fn is_alike(&self, other: &Self) -> bool {
-        (self.kind, self.flags, &self.parameters) == (other.kind, other.flags, &other.parameters)
-    }
-}
-
 /// A call of a script that decides charges of one slot, which are stored all or none.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchCall {
@@ -102,6 +94,20 @@ impl BatchCall {
         self.charges.iter().any(|charge| charge.units.is_some())
     }
 
+    /// Returns true if both calls have charges under the same rule, at the same cost.
+    fn is_alike(&self, other: &Self) -> bool {
+        let mut charges = self.charges.iter().zip(&other.charges);
+        charges.all(|(one, other)| {
+            (one.kind, one.flags, &one.parameters) == (other.kind, other.flags, &other.parameters)
+        })
+    }
+
+    /// Returns true if both calls are about the same record.
+    fn has_key_of(&self, other: &Self) -> bool {
+        let mut charges = self.charges.iter().zip(&other.charges);
+        charges.any(|(one, other)| one.key == other.key)
+    }
+
     /// Returns true if both calls can be decided by one script.
     fn joins(&self, other: &Self) -> bool {
         let is_single = |call: &Self| call.charges.len() == 1 && call.hold.is_none();
@@ -114,7 +120,6 @@ impl BatchCall {
 /// A call that waits to be sent, and for its answer.
 pub(crate) struct WaitingCall {
     pub(crate) call: BatchCall,
-    pub(crate) link: Link,
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) answer: oneshot::Sender<RedisResult<Option<Reply>>>,
 }
@@ -244,18 +249,16 @@ impl Batches {
             return None;
         }
         queue.in_flight += 1;
-        let batch = take(&mut queue.waiting, |call| &call.call);
-        Some(grouped(batch, |call| call.call.charges.first()))
+        Some(grouped(take(&mut queue.waiting)))
     }
 }
 
 /// Removes and returns the first call and the calls of its slot that it can be joined with.
-fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &BatchCall) -> Vec<T> {
-    let mut batch: Vec<T> = waiting.pop_front().into_iter().collect();
+fn take(waiting: &mut VecDeque<WaitingCall>) -> Vec<WaitingCall> {
+    let mut batch: Vec<_> = waiting.pop_front().into_iter().collect();
     let mut place = 0;
     while let (Some(first), Some(next)) = (batch.first(), waiting.get(place)) {
-        let first = call(first);
-        let next = call(next);
+        let (first, next) = (&first.call, &next.call);
         let is_same_slot = first.slot == next.slot;
         if batch.len() == MAX_BATCH || place == MAX_SEARCHED || is_same_slot && !first.joins(next) {
             break;
@@ -269,16 +272,13 @@ fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &BatchCall) -> Vec<T>
 }
 
 /// Groups calls whose charges are alike. The calls on one record stay in their order.
-fn grouped<T>(calls: Vec<T>, charge: impl Fn(&T) -> Option<&PackedCharge>) -> Vec<Vec<T>> {
-    let mut groups: Vec<Vec<T>> = Vec::new();
+fn grouped(calls: Vec<WaitingCall>) -> Vec<Vec<WaitingCall>> {
+    let mut groups: Vec<Vec<WaitingCall>> = Vec::new();
     for call in calls {
-        let is_alike = |group: &Vec<T>| match (group.first().and_then(&charge), charge(&call)) {
-            (Some(one), Some(other)) => one.is_alike(other),
-            _ => false,
-        };
-        let has_key = |group: &Vec<T>| {
-            let key = |call: &T| charge(call).map(|charge| charge.key.clone());
-            group.iter().any(|other| key(other) == key(&call))
+        let is_alike = |group: &Vec<WaitingCall>| group[0].call.is_alike(&call.call);
+        let has_key = |group: &Vec<WaitingCall>| {
+            let mut others = group.iter();
+            others.any(|other| other.call.has_key_of(&call.call))
         };
         let place = groups
             .iter()
@@ -295,7 +295,7 @@ fn grouped<T>(calls: Vec<T>, charge: impl Fn(&T) -> Option<&PackedCharge>) -> Ve
 mod tests {
     use super::*;
 
-    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> BatchCall {
+    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> WaitingCall {
         let charge = PackedCharge {
             kind: AlgorithmKind::TokenBucket,
             flags: 0,
@@ -303,12 +303,17 @@ mod tests {
             parameters: vec![rule],
             units: None,
         };
-        BatchCall {
+        let call = BatchCall {
             now: None,
             patience: Duration::ZERO,
             slot,
             charges: vec![charge; charges],
             hold: None,
+        };
+        WaitingCall {
+            call,
+            ticket: Arc::default(),
+            answer: oneshot::channel().0,
         }
     }
 
@@ -321,34 +326,35 @@ mod tests {
             .collect();
         let mut batches = Vec::new();
         while !waiting.is_empty() {
-            let batch = take(&mut waiting, |call| call);
+            let batch = take(&mut waiting);
             batches.push(
                 batch
                     .iter()
-                    .map(|call| call.charges[0].key[0])
+                    .map(|call| call.call.charges[0].key[0])
                     .collect::<Vec<_>>(),
             );
         }
         assert_eq!(batches, [vec![0, 2], vec![1, 4], vec![3], vec![5]]);
         let mut many: VecDeque<_> = (0..40).map(|key| call(0, key, 0, 1)).collect();
-        assert_eq!(take(&mut many, |call| call).len(), MAX_BATCH);
+        assert_eq!(take(&mut many).len(), MAX_BATCH);
         let mut other = call(0, 9, 0, 1);
-        other.now = Some(Nanos::ZERO);
+        other.call.now = Some(Nanos::ZERO);
         let mut times = VecDeque::from([call(0, 8, 0, 1), other]);
-        assert_eq!(take(&mut times, |call| call).len(), 1);
+        assert_eq!(take(&mut times).len(), 1);
     }
 
     #[test]
     fn groups_keep_the_order_of_a_client_s_calls() {
         let calls = [(1, 1), (2, 2), (1, 3), (2, 1), (1, 1), (1, 4), (2, 5)];
-        let calls = calls.map(|(rule, key)| call(rule, key, 0, 1)).to_vec();
-        let groups = grouped(calls, |call| call.charges.first());
+        let calls = calls.map(|(rule, key)| call(rule, key, 0, 1));
+        let groups = grouped(calls.into());
         let groups: Vec<Vec<_>> = groups
             .iter()
             .map(|group| {
                 group
                     .iter()
-                    .map(|call| (call.charges[0].parameters[0], call.charges[0].key[0]))
+                    .map(|call| &call.call.charges[0])
+                    .map(|charge| (charge.parameters[0], charge.key[0]))
             })
             .map(Iterator::collect)
             .collect();

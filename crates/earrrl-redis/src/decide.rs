@@ -69,12 +69,13 @@ async fn ask_slot(
         Some(_) => shared.connection.distant_link(group),
         None => shared.connection.link(group),
     };
-    let link = link.map_err(Failure::all)?;
-    let patience = request.patience(shared.options.deadline);
+    link.map_err(Failure::all)?;
     let ticket = Arc::new(Ticket::default());
-    let ends = Instant::now() + 3 * patience + GRACE + SLACK;
-    let call = exchange(shared, link, request, places, &ticket);
-    let answer = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+    let ends = Instant::now() + 3 * request.patience + GRACE + SLACK;
+    let call = exchange(shared, None, request, places, &ticket);
+    let answer = timeout(request.patience, call)
+        .await
+        .unwrap_or(Err(Fault::Late));
     // A late call for units is reported by its request, which was decided without it.
     if request.units.is_none() || !matches!(answer, Err(Fault::Late)) {
         shared.connection.report(group, &answer);
@@ -238,10 +239,10 @@ pub(crate) fn stored(
 }
 
 /// Calls the script, a second time if Redis's clock was set since this node last saw its time. Returns what it saw of
-/// each charge.
-async fn exchange(
+/// each charge. With a link of its own, the call does not wait for other calls.
+pub(crate) async fn exchange(
     shared: &Arc<Shared>,
-    link: Link,
+    own_link: Option<&Link>,
     request: &Request,
     places: &[usize],
     ticket: &Arc<Ticket>,
@@ -266,14 +267,14 @@ async fn exchange(
         let now = shared.clocks.present(group, request.now);
         let call = BatchCall {
             now: request.now,
-            patience: request.patience(shared.options.deadline),
+            patience: request.patience,
             slot,
             charges: places.iter().map(|place| charge(place, now)).collect(),
             hold: request
                 .hold
                 .map(|hold| format::pack(shared, request, hold, places)),
         };
-        match send::call(shared, group, link.clone(), call, ticket).await? {
+        match send::call(shared, group, own_link, call, ticket).await? {
             Some(Reply::Expired { .. }) => {}
             Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(Fault::nonsense)?;

@@ -383,6 +383,7 @@ impl RedisEngine {
             charges: keyed.collect(),
             now,
             mode,
+            patience: self.shared.options.deadline,
             hold: None,
             units: None,
         })

@@ -24,7 +24,7 @@ use crate::algorithm;
 use crate::connection::fault::Fault;
 use crate::decide::{Failure, ask as ask_redis};
 use crate::reply::{Observation, ScriptVerdict};
-use crate::request::{KeyedCharge, Request};
+use crate::request::{KeyedCharge, Request, UNITS_PATIENCE};
 use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
@@ -152,6 +152,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
     };
     let request = Arc::new(Request {
         units: Some(units),
+        patience: UNITS_PATIENCE.max(shared.options.deadline),
         ..(**request).clone()
     });
     let call = Call {

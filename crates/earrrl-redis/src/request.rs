@@ -30,6 +30,8 @@ pub(crate) struct Request {
     /// The time that the caller gave, in whole microseconds.
     pub(crate) now: Option<Nanos>,
     pub(crate) mode: Mode,
+    /// The time for which an answer of Redis matters.
+    pub(crate) patience: Duration,
     /// The reservation to store if the request is allowed.
     pub(crate) hold: Option<HoldRequest>,
     /// The units that the server asks for, if the rule is near.
@@ -66,12 +68,6 @@ impl KeyedCharge {
 }
 
 impl Request {
-    /// Returns the time for which an answer of Redis matters, given the deadline of decisions.
-    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
-        self.units
-            .map_or(deadline, |_| deadline.max(UNITS_PATIENCE))
-    }
-
     pub(crate) fn rules(&self) -> Vec<(&Rule, Cost)> {
         self.charges
             .iter()

@@ -117,7 +117,7 @@ impl Rules {
 
 /// Returns a rule in place of the one of the same name, if there was one. A near rule that is the same keeps the
 /// units that this node has; those of a changed rule were granted under another limit.
-fn prepared(
+pub(crate) fn prepared(
     id: RuleId,
     store: &str,
     &(name, rule, capacity, consistency): &RuleSpec<'_>,

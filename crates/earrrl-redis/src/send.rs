@@ -26,46 +26,30 @@ use crate::status::count;
 /// later, because the server or the network was stopped, does nothing.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// Calls a script, together with other calls if there are any.
+/// Calls a script: together with other calls if there are any, or at once over a link of its own.
 pub(crate) async fn call(
     shared: &Arc<Shared>,
     group: usize,
-    link: Link,
+    own_link: Option<&Link>,
     call: BatchCall,
     ticket: &Arc<Ticket>,
 ) -> Result<Option<Reply>, Fault> {
-    let (call, answered) = waiting(link, call, ticket);
-    if shared.batches.add(group, call) {
-        start(shared, group);
-    }
-    // If the sender was dropped, the deadline has passed.
-    Ok(answered.await.map_err(|_| Fault::Late)??)
-}
-
-/// Calls a script at once, without other calls.
-pub(crate) async fn call_alone(
-    shared: &Arc<Shared>,
-    group: usize,
-    link: Link,
-    call: BatchCall,
-    ticket: &Arc<Ticket>,
-) -> Result<Option<Reply>, Fault> {
-    let (call, answered) = waiting(link, call, ticket);
-    send(shared, group, vec![vec![call]]).await;
-    Ok(answered.await.map_err(|_| Fault::Late)??)
-}
-
-type Answered = oneshot::Receiver<RedisResult<Option<Reply>>>;
-
-fn waiting(link: Link, call: BatchCall, ticket: &Arc<Ticket>) -> (WaitingCall, Answered) {
     let (answer, answered) = oneshot::channel();
     let call = WaitingCall {
         call,
-        link,
         ticket: ticket.clone(),
         answer,
     };
-    (call, answered)
+    match own_link {
+        Some(link) => send(shared, group, link, vec![vec![call]]).await,
+        None => {
+            if shared.batches.add(group, call) {
+                start(shared, group);
+            }
+        }
+    }
+    // If the sender was dropped, the deadline has passed.
+    Ok(answered.await.map_err(|_| Fault::Late)??)
 }
 
 /// Starts to send the batches of a group.
@@ -92,7 +76,9 @@ async fn send_batches(shared: Arc<Shared>, group: usize) {
 
 async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
     let begun = Instant::now();
-    send(&shared, group, calls).await;
+    if let Some(link) = shared.connection.any_link() {
+        send(&shared, group, &link, calls).await;
+    }
     if shared.batches.answered(group, begun.elapsed()) {
         start(&shared, group);
     }
@@ -100,18 +86,18 @@ async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCal
 
 /// Sends calls in groups of charges that are alike, and passes on their answers. Calls of a batch that
 /// Redis could not execute together are sent one by one.
-async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
+async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<WaitingCall>>) {
     let (receipt, calls) = with_receipt(shared, calls);
     let Some(first) = calls.first().and_then(|calls| calls.first()) else {
         return;
     };
-    let mut link = first.link.clone();
     let slot = first.call.slot;
     let patience = first.call.patience;
     let sent = shared.clocks.local();
     let latest = shared.clocks.redis(group, sent) + patience + GRACE;
     let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
-    let answer = link.call(script, &keys, &args);
+    let mut own = link.clone();
+    let answer = own.call(script, &keys, &args);
     let Ok(answer) = timeout(patience, answer).await else {
         return;
     };
@@ -130,18 +116,19 @@ async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) 
         match reply {
             // The requester may have stopped waiting.
             Some(reply) => drop(call.answer.send(reply)),
-            None => send_alone(shared, group, call),
+            None => send_alone(shared, group, link, call),
         }
     }
 }
 
 /// Sends a call by itself. Calls that come after it do not wait for its answer.
-fn send_alone(shared: &Arc<Shared>, group: usize, call: WaitingCall) {
+fn send_alone(shared: &Arc<Shared>, group: usize, link: &Link, call: WaitingCall) {
     let own = shared.clone();
+    let link = link.clone();
     shared
         .batches
         .runtime
-        .spawn(async move { send(&own, group, vec![vec![call]]).await });
+        .spawn(async move { send(&own, group, &link, vec![vec![call]]).await });
 }
 
 /// Reserves one receipt for all calls, and marks the calls as sent. Drops those whose requests no longer

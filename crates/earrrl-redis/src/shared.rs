@@ -10,9 +10,9 @@ use crate::clocks::{Clocks, WholeMicros};
 use crate::connection::RedisConnection;
 use crate::ledger::Ledger;
 use crate::live_holds::LiveHolds;
-use crate::options::{Options, WhenGone};
+use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
-use crate::rules::{PreparedRule, RuleSpec, Rules};
+use crate::rules::{PreparedRule, RuleSpec, Rules, prepared};
 use crate::status::Status;
 use crate::unsettled::UnsettledCalls;
 
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// The reservations that this node has made.
     pub(crate) holds: LiveHolds,
     /// The rule of the requests that show if Redis can be used.
-    pub(crate) probe: Rule,
+    pub(crate) probe: Arc<PreparedRule>,
 }
 
 const PROBE: &str = "fixed-window 9000000/1s";
@@ -51,6 +51,8 @@ impl Shared {
             |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
         let clock: Arc<dyn Clock> = Arc::new(WholeMicros(clock));
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
+        let probe: Rule = PROBE.parse()?;
+        let probe = ("probe", &probe, 1, Consistency::Exact);
         let connection = RedisConnection::new(&options);
         let groups = connection.breakers.groups().len();
         Ok(Self {
@@ -62,7 +64,7 @@ impl Shared {
             unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
             holds: LiveHolds::default(),
-            probe: PROBE.parse()?,
+            probe: Arc::new(prepared(RuleId(0), "probe", &probe, None, RuleId(0))),
             options,
         })
     }

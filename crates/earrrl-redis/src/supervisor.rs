@@ -8,18 +8,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Cost, Mode, Nanos};
+use earrrl::{Cost, Mode};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::algorithm::{self, AlgorithmKind, Terms, flags};
-use crate::batches::{BatchCall, PackedCharge, Ticket};
+use crate::batches::Ticket;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::decide::exchange;
 use crate::deliver::hand_over;
-use crate::reply::Reply;
-use crate::request::UNITS_PATIENCE;
-use crate::send;
+use crate::request::{KeyedCharge, Request, UNITS_PATIENCE};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -108,7 +106,7 @@ struct GroupSupervisor {
     /// afterwards.
     cooldown: Backoff,
     let_in: Option<Instant>,
-    probe: PackedCharge,
+    probe: Request,
 }
 
 impl GroupSupervisor {
@@ -223,55 +221,33 @@ impl GroupSupervisor {
         self.hand_over().await;
     }
 
-    /// Makes a real decision within the deadline, and returns how long it took. A server that accepts a write
-    /// might still reject scripts, or be too far away. If there are near rules, whose calls may take longer, notes
-    /// that an answer came after the deadline.
-    async fn probe_once(&self) -> Result<Duration, Fault> {
+    /// Makes a real decision within the deadline, which stores a state and a receipt, and returns how long it took. A
+    /// server that accepts a write might still reject scripts, or be too far away, and one that is out of memory,
+    /// read-only, or does not permit receipts would answer commands that store nothing. If there are near rules, whose
+    /// calls may take longer, notes that an answer came after the deadline.
+    async fn probe_once(&mut self) -> Result<Duration, Fault> {
         let connection = &self.shared.connection;
         let deadline = self.shared.options.deadline;
-        let patience = match self.shared.rules.some_near() {
+        self.probe.patience = match self.shared.rules.some_near() {
             true => deadline.max(UNITS_PATIENCE),
             false => deadline,
         };
+        let ticket = Arc::<Ticket>::default();
         let sent = Instant::now();
-        let answered = timeout(patience, self.ask(patience)).await;
+        let asked = exchange(&self.shared, Some(&self.link), &self.probe, &[0], &ticket);
+        let answered = timeout(self.probe.patience, asked).await;
         let answered = answered.unwrap_or(Err(Fault::Late));
         let round_trip = sent.elapsed();
         let is_late = answered.is_ok() && round_trip > deadline;
         connection.breakers.set_far(self.group, is_late);
         answered?;
+        let place = ticket.receipt();
+        place.iter().for_each(|place| place.receipt.answered(true));
         if is_late {
             Err(Fault::Late)
         } else {
             Ok(round_trip)
         }
-    }
-
-    /// Makes a decision that stores a state and a receipt, a second time if Redis's clock was not known. A Redis that
-    /// is out of memory, read-only, or does not permit receipts would answer commands that store nothing.
-    async fn ask(&self, patience: Duration) -> Result<(), Fault> {
-        let connection = &self.shared.connection;
-        let call = BatchCall {
-            now: None,
-            patience,
-            slot: connection.slot(&self.probe.key),
-            charges: vec![self.probe.clone()],
-            hold: None,
-        };
-        for _ in 0..2 {
-            let ticket = Arc::<Ticket>::default();
-            let link = self.link.clone();
-            match send::call_alone(&self.shared, self.group, link, call.clone(), &ticket).await? {
-                Some(Reply::Expired { .. }) => {}
-                Some(Reply::Decided { .. }) => {
-                    let place = ticket.receipt();
-                    place.iter().for_each(|place| place.receipt.answered(true));
-                    return Ok(());
-                }
-                None => return Err(Fault::Refused(Fault::nonsense().detail().to_owned())),
-            }
-        }
-        Err(Fault::clock())
     }
 
     async fn hand_over(&self) {
@@ -292,25 +268,28 @@ impl GroupSupervisor {
     }
 }
 
-/// Returns the charge of a group's probes: a request under a rule of the engine's own, whose limit is never reached.
-fn probe(shared: &Shared, group: usize) -> PackedCharge {
+/// Returns the request of a group's probes, under a rule of the engine's own, whose limit is never reached.
+fn probe(shared: &Shared, group: usize) -> Request {
     let connection = &shared.connection;
     let tags = connection.keys.receipt_tags().iter();
     let mut keys = tags.map(|tag| connection.keys.probe(*tag).into_bytes());
-    let terms = Terms {
-        rule: &shared.probe,
+    let is_of_group = |key: &Vec<u8>| connection.group(key) == group;
+    let key = keys.find(is_of_group).unwrap_or_default();
+    let charge = KeyedCharge {
+        rule: shared.probe.clone(),
+        client: Vec::new(),
         cost: Cost::ONE,
-        sign: 1.0,
-        linger: Duration::ZERO,
-        now: Nanos::ZERO,
+        place: 0,
+        slot: connection.slot(&key),
+        key,
+        group,
     };
-    PackedCharge {
-        kind: AlgorithmKind::of(shared.probe.limit()),
-        flags: flags(&shared.probe, Cost::ONE, Mode::Check),
-        key: keys
-            .find(|key| connection.group(key) == group)
-            .unwrap_or_default(),
-        parameters: algorithm::pack(&terms),
+    Request {
+        charges: vec![charge],
+        now: None,
+        mode: Mode::Check,
+        patience: shared.options.deadline,
+        hold: None,
         units: None,
     }
 }
