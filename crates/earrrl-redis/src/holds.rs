@@ -180,10 +180,7 @@ fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineE
     if request.hold.is_some_and(|hold| hold.is_chosen) {
         return failure.fault.into();
     }
-    let noted = Vec::new();
-    shared
-        .unsettled
-        .add(request, failure.unanswered, &noted, true);
+    shared.unsettled.add(request, failure.unanswered, 0, true);
     failure.fault.into()
 }
 

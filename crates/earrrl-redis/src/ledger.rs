@@ -111,13 +111,6 @@ pub(crate) struct Ledger {
     last_number: AtomicU64,
 }
 
-/// The ledger entry of a charge, and the time under which the charge was noted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotedAt {
-    entry: u64,
-    pub(crate) at: Nanos,
-}
-
 impl Ledger {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
@@ -139,23 +132,17 @@ impl Ledger {
         lock(&self.shards[self.shard(client)])
     }
 
-    /// Notes a charge, and returns its place in the ledger. Returns `None` if the ledger is full or
-    /// the algorithm's counts cannot be added up. Concurrent requests may come out of order, so a
-    /// charge is noted at the latest time of its client. `new_at` is the instant at which the client is
-    /// as good as new, according to this node.
-    pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos, new_at: Nanos) -> Option<NotedAt> {
-        if !algorithm::of(charge.rule.rule.limit()).adds() {
-            return None;
-        }
-        self.change(charge, |entry| {
+    /// Notes a charge. Returns false if the ledger is full or the algorithm's counts cannot be added up. Concurrent
+    /// requests may come out of order, so a charge is noted at the latest time of its client. `new_at` is the instant
+    /// at which the client is as good as new, according to this node.
+    pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos, new_at: Nanos) -> bool {
+        let noted = |entry: &mut Entry| {
             entry.latest = entry.latest.max(now);
             let limit = entry.rule.rule.limit();
             entry.pending.add(limit, entry.latest, charge.cost, new_at);
-            Some(NotedAt {
-                entry: entry.number,
-                at: entry.latest,
-            })
-        })
+            Some(())
+        };
+        algorithm::of(charge.rule.rule.limit()).adds() && self.change(charge, noted).is_some()
     }
 
     /// Notes that Redis must take something back. Returns the number of the entry, or `None` if the ledger is
@@ -203,46 +190,29 @@ impl Ledger {
         }))
     }
 
-    /// Removes a charge that was not sent yet. Returns true if it was removed.
-    pub(crate) fn take_out(&self, charge: &KeyedCharge, noted: NotedAt) -> bool {
-        self.take_back_if(charge, Some(noted.at), noted.at, |entry| {
-            entry.number == noted.entry
-        })
-    }
-
-    /// Takes a charge back. Returns true if it was in the ledger. If its time is `None`, the latest
-    /// charge is taken back.
+    /// Takes back a charge that was not sent yet. Returns true if it was in the ledger. If its time is `None`, the
+    /// latest charge is taken back.
     pub(crate) fn take_back(
         &self,
         charge: &KeyedCharge,
         charged_at: Option<Nanos>,
         now: Nanos,
     ) -> bool {
-        self.take_back_if(charge, charged_at, now, |_| true)
-    }
-
-    fn take_back_if(
-        &self,
-        charge: &KeyedCharge,
-        charged_at: Option<Nanos>,
-        now: Nanos,
-        is_it: impl FnOnce(&Entry) -> bool,
-    ) -> bool {
         let client = ClientId::of(charge);
         let mut shard = self.lock(&client);
         let Some(account) = shard.get_mut(&client) else {
             return false;
         };
-        let Some(entry) = account.open.as_mut().filter(|entry| is_it(entry)) else {
+        let Some(entry) = &mut account.open else {
             return false;
         };
         let limit = entry.rule.rule.limit();
-        let at = entry.pending.take_back(limit, charge.cost, charged_at, now);
+        let is_here = entry.pending.take_back(limit, charge.cost, charged_at, now);
         if entry.pending.is_empty() && entry.take_backs.is_empty() {
             account.open = None;
             self.left(&mut shard, &client, 1);
         }
-        at.is_some()
+        is_here
     }
 
     /// Returns true if the client has charges that Redis lacks.
@@ -340,7 +310,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use earrrl::{Cost, Mode};
+    use earrrl::Cost;
 
     use super::*;
     use crate::options::Consistency;
@@ -367,41 +337,11 @@ mod tests {
     }
 
     #[test]
-    fn charges_that_redis_has_are_taken_out_while_they_are_here() {
-        let charge = asked("sliding-log 9/1h", "a");
-        let ledger = Ledger::new(4);
-        let add = |at| ledger.add(&charge, Nanos::new(at), Nanos::ZERO).unwrap();
-        let _ = add(2_000_000);
-        let other = add(1_000_000);
-        let last = add(3_000_000);
-        assert!(ledger.take_out(&charge, other), "noted after a later one");
-        let (_, entry) = ledger.drain(0).pop().unwrap();
-        let limit = charge.rule.rule.limit();
-        let figures = limit
-            .step(
-                entry.pending.state,
-                Nanos::new(3_000_000),
-                Cost::ZERO,
-                Mode::Peek,
-            )
-            .2;
-        assert_eq!(
-            (entry.pending.sum, figures.remaining),
-            (Cost::from_units(2), 7)
-        );
-        add(3_000_000);
-        assert!(
-            !ledger.take_out(&charge, last),
-            "it is on its way, and this is another"
-        );
-    }
-
-    #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
         let ledger = Ledger::new(4);
         let add = |client: &str| {
             let charge = asked("fixed-window 9/1h", client);
-            ledger.add(&charge, Nanos::ZERO, Nanos::ZERO).is_some()
+            ledger.add(&charge, Nanos::ZERO, Nanos::ZERO)
         };
         assert!(add("a") && add("a") && add("b"));
         assert!(ledger.drain(1).is_empty(), "another group has nothing");

@@ -244,9 +244,8 @@ impl Call {
                 });
                 if let Err(Err(failure)) = answer.send(Err(failure)) {
                     // Its request was decided without it, so Redis must not count that.
-                    let noted = Vec::new();
                     let unsettled = &self.shared.unsettled;
-                    unsettled.add(&self.request, failure.unanswered, &noted, true);
+                    unsettled.add(&self.request, failure.unanswered, 0, true);
                 }
                 return;
             }

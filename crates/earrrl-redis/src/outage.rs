@@ -15,7 +15,6 @@ use crate::reply::Observation;
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;
-use crate::unsettled::Noted;
 
 /// The wait that a denial reports if the policy is to deny every request.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,13 +28,13 @@ pub(crate) async fn decide(
     let now = shared.clocks.now(request.now);
     let (decision, noted) = match shared.options.when_gone {
         WhenGone::Local => locally(shared, request, &failure, now).await?,
-        WhenGone::Allow => (by_policy(shared, request, now, true), Noted::new()),
-        WhenGone::Deny => (by_policy(shared, request, now, false), Noted::new()),
+        WhenGone::Allow => (by_policy(shared, request, now, true), 0),
+        WhenGone::Deny => (by_policy(shared, request, now, false), 0),
     };
     let denied = !passed(&decision);
     shared
         .unsettled
-        .add(request, failure.unanswered, &noted, denied);
+        .add(request, failure.unanswered, noted, denied);
     Ok(decision)
 }
 
@@ -43,13 +42,13 @@ fn passed(decision: &Decision) -> bool {
     !matches!(decision.outcome, Outcome::Deny | Outcome::ShadowBan)
 }
 
-/// Decides by this node's own table. Returns the charges that were noted for Redis.
+/// Decides by this node's own table. Returns the charges that were noted for Redis, one bit each.
 async fn locally(
     shared: &Shared,
     request: &Request,
     failure: &Failure,
     now: Nanos,
-) -> Result<(Decision, Noted), EngineError> {
+) -> Result<(Decision, u64), EngineError> {
     let charges: Vec<Charge<'_>> = request
         .charges
         .iter()
@@ -63,9 +62,9 @@ async fn locally(
     // time of the decision, which must be that of the charge in Redis.
     let now = decision.at;
     if request.mode == Mode::Peek {
-        return Ok((decision, Noted::new()));
+        return Ok((decision, 0));
     }
-    let mut noted = Noted::new();
+    let mut noted = 0;
     for (place, charge) in request.charges.iter().enumerate() {
         let over = decision.is_over(place);
         // If an enforcing rule was over its limit and the request passed anyway, the request is
@@ -78,8 +77,8 @@ async fn locally(
         }
         let known = charge.as_charge(charge.rule.local);
         let known = shared.local.decide(&[known], Mode::Peek, Some(now)).await?;
-        if let Some(at) = shared.ledger.add(charge, now, known.at + known.reset_after) {
-            noted.push((place, at));
+        if shared.ledger.add(charge, now, known.at + known.reset_after) {
+            noted |= 1 << place;
             // A single failure opens no breaker, so the supervisor must be woken to deliver this
             // charge.
             shared.connection.attention[charge.group].notify_one();

@@ -48,18 +48,18 @@ impl Pending {
         self.new_at = (new_at.since(now) <= now.since(self.since)).then_some(new_at);
     }
 
-    /// Takes back one charge and returns the time under which it was counted; `None` if it is not
-    /// pending. If `charged_at` is `None`, the latest charge is taken back.
+    /// Takes back one charge. Returns false if it is not pending. If `charged_at` is `None`, the latest charge is taken
+    /// back.
     pub(crate) fn take_back(
         &mut self,
         limit: &Limit,
         cost: Cost,
         charged_at: Option<Nanos>,
         now: Nanos,
-    ) -> Option<Nanos> {
+    ) -> bool {
         let is_earlier = charged_at.is_some_and(|at| at < self.since);
         if is_earlier || self.sum < cost || self.state.is_none() {
-            return None;
+            return false;
         }
         let at = charged_at
             .or_else(|| limit.last_charge(self.state.as_ref()))
@@ -71,7 +71,7 @@ impl Pending {
         if self.state.is_none() {
             *self = Self::default();
         }
-        Some(at)
+        true
     }
 
     /// Converts these charges from one clock to another. The present is `from` by the old clock and `to`

@@ -15,7 +15,7 @@ use crate::algorithm::Adjustment;
 use crate::batches::ReceiptPlace;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::ledger::{Ledger, NotedAt};
+use crate::ledger::Ledger;
 use crate::request::{KeyedCharge, Request};
 
 /// The timeout of reading receipts.
@@ -31,18 +31,15 @@ pub(crate) struct Unanswered {
     pub(crate) ends: Instant,
 }
 
-/// The charges of a request that were noted in the ledger, with their places in the request.
-pub(crate) type Noted = Vec<(usize, NotedAt)>;
-
 /// A call without an answer, and the decision that this node made instead.
 #[derive(Debug)]
 struct Unsettled {
     call: Unanswered,
     request: Arc<Request>,
-    noted: Noted,
-    denied: bool,
-    /// The charges that are settled, one bit each.
+    /// The charges that were noted in the ledger, and those that are settled, one bit each.
+    noted: u64,
     done: u64,
+    denied: bool,
 }
 
 /// The unsettled calls of each breaker's group. The number of receipts bounds them.
@@ -66,13 +63,13 @@ impl UnsettledCalls {
         lock(&self.groups[group])
     }
 
-    /// Adds the calls of a request that this node decided by itself. `noted` are its charges in the ledger, and
-    /// `denied` is true if Redis must not keep what it has stored for a request that did not pass.
+    /// Adds the calls of a request that this node decided by itself. `noted` are its charges in the ledger, one bit
+    /// each, and `denied` is true if Redis must not keep what it has stored for a request that did not pass.
     pub(crate) fn add(
         &self,
         request: &Arc<Request>,
         calls: Vec<Unanswered>,
-        noted: &Noted,
+        noted: u64,
         denied: bool,
     ) {
         for call in calls {
@@ -81,7 +78,7 @@ impl UnsettledCalls {
             self.lock(group).push(Unsettled {
                 call,
                 request: request.clone(),
-                noted: noted.clone(),
+                noted,
                 denied,
                 done: 0,
             });
@@ -158,8 +155,8 @@ async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
 }
 
 impl Unsettled {
-    /// Notes what Redis must take back: charges that it has stored beside the ledger's, and what a call for units
-    /// was to give back and did not. Returns true if nothing is left to do.
+    /// Notes what Redis must take back: charges that it has stored and that the ledger has too, or whose request did
+    /// not pass, and what a call for units was to give back and did not. Returns true if nothing is left to do.
     fn conclude(&mut self, ledger: &Ledger, receipts: &[u8]) -> bool {
         let receipt = self.call.place.receipt.stored(receipts);
         let mut is_all = true;
@@ -169,10 +166,13 @@ impl Unsettled {
             }
             let charge = &self.request.charges[place];
             let back = match receipt.filter(|all| bit < 16 && all.charges >> bit & 1 == 1) {
-                Some(stored) => self.is_unwanted(ledger, place).then(|| {
-                    let twice = self.noted(place).is_some();
-                    Adjustment::take_back(Some(stored.at), charge.cost, twice)
-                }),
+                Some(stored) => {
+                    let twice = self.noted >> place & 1 == 1;
+                    // A call for units counts its request only by its answer.
+                    let counts = self.request.units.is_none() && self.request.is_strict(place);
+                    let is_unwanted = twice || self.denied && !counts;
+                    is_unwanted.then(|| Adjustment::take_back(Some(stored.at), charge.cost, twice))
+                }
                 None => self.request.units.and_then(|units| units.unspent.back()),
             };
             let noted = back.is_none_or(|back| {
@@ -183,21 +183,5 @@ impl Unsettled {
             is_all &= noted;
         }
         is_all
-    }
-
-    /// Returns true if Redis has stored a charge that it should not have: one that the ledger has sent since, or
-    /// one of a request that did not pass. A call for units counts its request only by its answer.
-    fn is_unwanted(&self, ledger: &Ledger, place: usize) -> bool {
-        let charge = &self.request.charges[place];
-        match self.noted(place) {
-            Some(at) => !ledger.take_out(charge, at),
-            None => self.denied && (self.request.units.is_some() || !self.request.is_strict(place)),
-        }
-    }
-
-    /// Returns the place of a charge in this node's ledger, if it was noted there.
-    fn noted(&self, place: usize) -> Option<NotedAt> {
-        let noted = self.noted.iter().find(|(noted, _)| *noted == place);
-        noted.map(|(_, at)| *at)
     }
 }
