@@ -250,14 +250,10 @@ pub(crate) async fn exchange(
     let (group, slot) = request.group_and_slot(places);
     let charge = |place: &usize, now: Nanos| {
         let charge = &request.charges[*place];
-        let of_hold = match request.hold {
-            Some(_) => format::flags(&charge.rule.rule),
-            None => 0,
-        };
         let of_units = request.units.map_or(0, |_| UNITS);
         PackedCharge {
             kind: charge.rule.kind,
-            flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold | of_units,
+            flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_units,
             key: charge.key.clone(),
             parameters: charge.parameters(shared.options.linger, now),
             units: request.units,

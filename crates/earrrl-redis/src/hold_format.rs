@@ -3,16 +3,13 @@
 
 use std::time::Duration;
 
-use earrrl::{Action, Cost, HoldId, Nanos, Rule};
+use earrrl::{Cost, HoldId, Nanos};
 
 use crate::algorithm::{Fields, Packed, fnv32, nanos};
 use crate::batches::PackedHold;
 use crate::key::place_of;
 use crate::request::{HoldRequest, KeyedCharge, Request};
 use crate::shared::Shared;
-
-/// The flag of charges in `hold.lua` that are answered as allowed even if they are not.
-const ANSWERED_AS_ALLOWED: u8 = 16;
 
 /// The places of tags in an id: its low bits are the place of the slot in which it is stored.
 const PLACES: u128 = 1024;
@@ -69,15 +66,6 @@ pub(crate) fn is_of_redis(id: HoldId) -> bool {
 fn marked(bits: u128) -> HoldId {
     let bits = bits & (u128::MAX >> 32);
     HoldId::from_bits(u128::from(fnv32(bits.to_le_bytes().into_iter())) << 96 | bits)
-}
-
-/// Returns the flags that a charge has in `hold.lua` beside those of a decision.
-pub(crate) fn flags(rule: &Rule) -> u8 {
-    if rule.action() == Action::ShadowBan {
-        ANSWERED_AS_ALLOWED
-    } else {
-        0
-    }
 }
 
 /// Returns a time to live as scripts read it: microseconds, and the milliseconds for which the key

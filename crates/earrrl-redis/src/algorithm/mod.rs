@@ -31,6 +31,8 @@ const MAX_EXACT_UNITS: u64 = 9_007_199;
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
+/// The flag of charges that `hold.lua` answers as allowed even if they are not.
+const ANSWERED_AS_ALLOWED: u8 = 16;
 /// The flag of a request that gets a place in the queue if it is denied.
 const QUEUES: u8 = 32;
 /// The flag of a request for which a server asks for several units.
@@ -311,23 +313,20 @@ pub(crate) fn pack(terms: &Terms<'_>) -> Vec<u8> {
 
 /// Returns the flags of a charge. A charge of cost 0 stores nothing, like a peek.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
-    let stores = if mode == Mode::Peek || cost.is_zero() {
-        0
-    } else {
-        STORES
-    };
-    let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
-    let strict = if strict { STRICT } else { 0 };
-    let queues = mode == Mode::Check && rule.limit().waits() == Waits::Queue;
-    let queues = if queues { QUEUES } else { 0 };
-    stores
-        | strict
-        | queues
-        | if rule.action().enforces() {
-            ENFORCES
-        } else {
-            0
-        }
+    let limit = rule.limit();
+    let all = [
+        (STORES, mode != Mode::Peek && !cost.is_zero()),
+        (
+            STRICT,
+            mode == Mode::Charge || limit.policy() == Policy::Strict,
+        ),
+        (ENFORCES, rule.action().enforces()),
+        (ANSWERED_AS_ALLOWED, rule.action() == Action::ShadowBan),
+        (QUEUES, mode == Mode::Check && limit.waits() == Waits::Queue),
+    ];
+    all.iter()
+        .map(|(flag, is_set)| flag * u8::from(*is_set))
+        .sum()
 }
 
 /// Returns the state that a script has reported: the record before the request, or the summary of a tally after it;
