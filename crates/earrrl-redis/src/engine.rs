@@ -4,7 +4,7 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::{Reserving, merge_charges, restore_places};
+use earrrl::internal::{Reserving, merge_charges};
 use earrrl::{
     Actual, Charge, Clock, Committed, Cost, Decision, Engine, EngineError, HoldId, HoldTerms,
     Holding, Mode, Nanos, Rule, RuleId, SystemClock,
@@ -13,13 +13,13 @@ use futures_util::future::{BoxFuture, Either};
 use tokio::task::JoinHandle;
 
 use crate::connection::fault::Fault;
-use crate::decide::ask;
+use crate::decide::by_redis;
 use crate::deliver::{hand_over, take_back};
 use crate::options::{Consistency, Options};
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
-use crate::status::{Status, count};
-use crate::{figures, holds, near, outage, supervisor};
+use crate::status::Status;
+use crate::{holds, near, outage, supervisor};
 
 /// The future of a decision, which may be complete already.
 pub type Answer<T> =
@@ -425,20 +425,10 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     if let Some(decision) = near::ask(&shared, &request).await {
         return Ok(decision);
     }
-    let mut decision = match ask(&shared, &request).await {
-        Ok(observed) => {
-            count(&shared.connection.counters.shared);
-            let (decision, states) = figures::decide(&request.rules(), &observed, request.mode);
-            outage::adopt(&shared, &request, &observed, states);
-            decision
-        }
-        Err(failure) => {
-            count(&shared.connection.counters.alone);
-            outage::decide(&shared, &request, failure).await?
-        }
-    };
-    restore_places(&mut decision, &request.places());
-    Ok(decision)
+    match by_redis(&shared, &request).await {
+        Ok(decision) => Ok(decision),
+        Err(failure) => outage::decide(&shared, &request, failure).await,
+    }
 }
 
 /// Removes all charges of a client under a rule, on this node and in Redis.

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::internal::crowded;
 use earrrl::internal::grant::{GRANTS, granted, is_tried_again, live_for};
-use earrrl::internal::{crowded, restore_places};
 use earrrl::{
     Actual, Committed, Cost, Decision, EngineError, HoldId, HoldTerms, Holding, Mode, Nanos,
     RuleError, RuleId,
@@ -23,14 +23,13 @@ use redis::Value;
 use crate::algorithm::{AlgorithmKind, Packed};
 use crate::connection::fault::Fault;
 use crate::connection::script::Frame;
-use crate::decide::{Failure, ask};
+use crate::decide::{Failure, ask, by_redis};
+use crate::figures;
 use crate::hold_format::{self as format, ActualCosts, StoredHold, StoredPart};
 use crate::key::place_of;
 use crate::reply::{self, CommitReply, CommitStatus};
 use crate::request::{HoldRequest, KeyedCharge, Request, time_argument};
 use crate::shared::Shared;
-use crate::status::count;
-use crate::{figures, outage};
 
 /// Reserves a request of this many charges. The reservation is made even if the caller stops waiting. If
 /// the terms permit less than the estimate and another request has used what remained, reserves what
@@ -100,7 +99,8 @@ async fn hold_once(
     }
     // In a task, which runs to its end even if the caller stops waiting.
     let decision = tokio::spawn(async move {
-        let decision = reserve(&shared, &request).await;
+        let decision = by_redis(&shared, &request).await;
+        let decision = decision.map_err(|failure| give_up(&shared, &request, failure));
         if !decision.as_ref().is_ok_and(|decision| decision.allowed) {
             shared.holds.end(id);
         }
@@ -161,21 +161,8 @@ async fn again(
     Ok(Some(Holding::new(decision, Some(id), granted)))
 }
 
-/// Decides a request, and stores its reservation if it is allowed. Without an answer, nothing is
-/// reserved: charges that Redis may have stored are taken back.
-async fn reserve(shared: &Arc<Shared>, request: &Arc<Request>) -> Result<Decision, EngineError> {
-    let observed = match ask(shared, request).await {
-        Ok(observed) => observed,
-        Err(failure) => return Err(give_up(shared, request, failure)),
-    };
-    count(&shared.connection.counters.shared);
-    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
-    outage::adopt(shared, request, &observed, states);
-    restore_places(&mut decision, &request.places());
-    Ok(decision)
-}
-
-/// Notes that the calls without an answer are to be taken back, unless the caller can repeat the request.
+/// Notes that nothing is reserved without an answer: charges that Redis may have stored are taken back, unless the
+/// caller can repeat the request.
 fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
     if request.hold.is_some_and(|hold| hold.is_chosen) {
         return failure.fault.into();

@@ -172,7 +172,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
             count(&shared.connection.counters.shared);
             Some(decision)
         }
-        Ok(Ok(Err(failure))) => without_redis(shared, &request, failure).await,
+        Ok(Ok(Err(failure))) => outage::decide(shared, &request, failure).await.ok(),
         Ok(Err(_)) | Err(_) => {
             shared.connection.failed(group, &Fault::Late);
             meanwhile(shared, &request).await
@@ -189,7 +189,8 @@ async fn meanwhile(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<Decis
     let is_wary = |line: &mut Line| (local < line.wary_until).then(|| line.state.clone());
     let table = charge.rule.near.as_ref()?;
     let Some(state) = table.with(&charge.client, is_wary).flatten() else {
-        return without_redis(shared, request, Failure::all(Fault::Late)).await;
+        let failure = Failure::all(Fault::Late);
+        return outage::decide(shared, request, failure).await.ok();
     };
     table.count();
     let rule = &charge.rule.rule;
@@ -203,18 +204,6 @@ async fn meanwhile(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<Decis
         figures.retry_after = Wait::For(shared.options.deadline);
     }
     Some(answer(rule, false, now, &figures))
-}
-
-/// Decides a request that Redis did not answer, by the policy for outages.
-async fn without_redis(
-    shared: &Arc<Shared>,
-    request: &Arc<Request>,
-    failure: Failure,
-) -> Option<Decision> {
-    count(&shared.connection.counters.alone);
-    let mut decision = outage::decide(shared, request, failure).await.ok()?;
-    restore_places(&mut decision, &request.places());
-    Some(decision)
 }
 
 /// A call for units, which goes on after its request has been decided.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::algorithm::State;
-use earrrl::internal::{Figures, Judgement, combine};
+use earrrl::internal::{Figures, Judgement, combine, restore_places};
 use earrrl::{Action, Charge, Cost, Decision, Engine, EngineError, Mode, Nanos, Outcome, Wait};
 
 use crate::algorithm;
@@ -25,8 +25,9 @@ pub(crate) async fn decide(
     request: &Arc<Request>,
     failure: Failure,
 ) -> Result<Decision, EngineError> {
+    count(&shared.connection.counters.alone);
     let now = shared.clocks.now(request.now);
-    let (decision, noted) = match shared.options.when_gone {
+    let (mut decision, noted) = match shared.options.when_gone {
         WhenGone::Local => locally(shared, request, &failure, now).await?,
         WhenGone::Allow => (by_policy(shared, request, now, true), 0),
         WhenGone::Deny => (by_policy(shared, request, now, false), 0),
@@ -35,6 +36,7 @@ pub(crate) async fn decide(
     shared
         .unsettled
         .add(request, failure.unanswered, noted, denied);
+    restore_places(&mut decision, &request.places());
     Ok(decision)
 }
 
