@@ -62,7 +62,7 @@ async fn deliver_until(
 ) -> Result<(), Fault> {
     let ledger = &shared.ledger;
     while ledger.lacks(&client, number) {
-        let mut returned = pin!(ledger.returned(&client));
+        let mut returned = pin!(ledger.returned());
         returned.as_mut().enable();
         match ledger.drain_client(&client) {
             // Delivered in a task of its own, which completes even if the caller is cancelled: only

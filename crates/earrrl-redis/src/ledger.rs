@@ -12,8 +12,7 @@
 //! accepts them in the order of their numbers.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -27,8 +26,6 @@ use crate::pending::{MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
 use crate::rules::PreparedRule;
 
-const SHARDS: usize = 64;
-
 /// A client's key, and the rule that it is counted under, with the tag of its records: a rule has other
 /// records under another algorithm or half-life.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +33,8 @@ pub(crate) struct ClientId {
     rule: RuleId,
     tag: u32,
     pub(crate) key: Vec<u8>,
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
+    group: usize,
 }
 
 impl ClientId {
@@ -44,6 +43,7 @@ impl ClientId {
             rule: charge.rule.id,
             tag: charge.rule.tag,
             key: charge.client.clone(),
+            group: charge.group,
         }
     }
 }
@@ -55,8 +55,6 @@ pub(crate) struct Entry {
     pub(crate) number: u64,
     /// The rule under whose parameters the charges are counted, also after it was changed.
     pub(crate) rule: Arc<PreparedRule>,
-    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
-    group: usize,
     /// The time of the last charge.
     latest: Nanos,
     pub(crate) pending: Pending,
@@ -93,43 +91,36 @@ impl Account {
     }
 }
 
-type Shard = HashMap<ClientId, Account>;
+type Accounts = HashMap<ClientId, Account>;
 
-/// The pending changes of all clients, in shards, so that concurrent decisions rarely wait for the
-/// same lock.
+/// The pending changes of all clients, by their groups.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The name under which the node sends its entries. It is new at every start, since the numbers begin again.
     pub(crate) node: [u8; 8],
     capacity: usize,
-    shards: Box<[Mutex<Shard>]>,
-    /// Wakes the tasks that wait for a delivery, one for each shard.
-    returned: Box<[Notify]>,
-    hasher: RandomState,
+    groups: Vec<Mutex<Accounts>>,
+    /// Wakes the tasks that wait for a delivery.
+    returned: Notify,
     /// The number of entries, including those under way.
     len: AtomicUsize,
     last_number: AtomicU64,
 }
 
 impl Ledger {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, groups: usize) -> Self {
         Self {
             node: RandomState::new().hash_one(()).to_le_bytes(),
             capacity,
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            returned: (0..SHARDS).map(|_| Notify::new()).collect(),
-            hasher: RandomState::new(),
+            groups: (0..groups).map(|_| Mutex::default()).collect(),
+            returned: Notify::new(),
             len: AtomicUsize::new(0),
             last_number: AtomicU64::new(0),
         }
     }
 
-    fn shard(&self, client: &ClientId) -> usize {
-        self.hasher.hash_one(client) as usize % SHARDS
-    }
-
-    fn lock(&self, client: &ClientId) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[self.shard(client)])
+    fn lock(&self, client: &ClientId) -> MutexGuard<'_, Accounts> {
+        lock(&self.groups[client.group])
     }
 
     /// Notes a charge. Returns false if the ledger is full or the algorithm's counts cannot be added up. Concurrent
@@ -170,19 +161,18 @@ impl Ledger {
         change: impl FnOnce(&mut Entry) -> Option<R>,
     ) -> Option<R> {
         let client = ClientId::of(charge);
-        let mut shard = self.lock(&client);
-        let is_new = shard
+        let mut accounts = self.lock(&client);
+        let is_new = accounts
             .get(&client)
             .is_none_or(|account| account.open.is_none());
         if is_new && self.len() >= self.capacity {
             return None;
         }
         self.len.fetch_add(usize::from(is_new), Ordering::AcqRel);
-        let account = shard.entry(client).or_default();
+        let account = accounts.entry(client).or_default();
         change(account.open.get_or_insert_with(|| Entry {
             number: self.last_number.fetch_add(1, Ordering::Relaxed) + 1,
             rule: charge.rule.clone(),
-            group: charge.group,
             latest: Nanos::ZERO,
             pending: Pending::default(),
             take_backs: Vec::new(),
@@ -199,8 +189,8 @@ impl Ledger {
         now: Nanos,
     ) -> bool {
         let client = ClientId::of(charge);
-        let mut shard = self.lock(&client);
-        let Some(account) = shard.get_mut(&client) else {
+        let mut accounts = self.lock(&client);
+        let Some(account) = accounts.get_mut(&client) else {
             return false;
         };
         let Some(entry) = &mut account.open else {
@@ -210,7 +200,7 @@ impl Ledger {
         let is_here = entry.pending.take_back(limit, charge.cost, charged_at, now);
         if entry.pending.is_empty() && entry.take_backs.is_empty() {
             account.open = None;
-            self.left(&mut shard, &client, 1);
+            self.left(&mut accounts, &client, 1);
         }
         is_here
     }
@@ -233,27 +223,26 @@ impl Ledger {
         })
     }
 
-    /// Waits until an entry in the client's shard is delivered or put back. It may be the entry of
-    /// another client.
-    pub(crate) fn returned(&self, client: &ClientId) -> Notified<'_> {
-        self.returned[self.shard(client)].notified()
+    /// Waits until an entry is delivered or put back. It may be the entry of another client.
+    pub(crate) fn returned(&self) -> Notified<'_> {
+        self.returned.notified()
     }
 
     /// Drops the entries of a client that was reset.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
         let client = ClientId::of(charge);
-        let mut shard = self.lock(&client);
-        let Some(account) = shard.get_mut(&client) else {
+        let mut accounts = self.lock(&client);
+        let Some(account) = accounts.get_mut(&client) else {
             return;
         };
         let dropped = [account.open.take(), account.retry.take()];
-        self.left(&mut shard, &client, dropped.iter().flatten().count());
+        self.left(&mut accounts, &client, dropped.iter().flatten().count());
     }
 
     /// Notes that entries of a client have left the ledger.
-    fn left(&self, shard: &mut Shard, client: &ClientId, entries: usize) {
-        if shard.get(client).is_some_and(Account::is_empty) {
-            shard.remove(client);
+    fn left(&self, accounts: &mut Accounts, client: &ClientId, entries: usize) {
+        if accounts.get(client).is_some_and(Account::is_empty) {
+            accounts.remove(client);
         }
         self.len.fetch_sub(entries, Ordering::AcqRel);
     }
@@ -266,19 +255,10 @@ impl Ledger {
 
     /// Takes the entries of a breaker's group, one for each client, as [`Ledger::drain_client`] does.
     pub(crate) fn drain(&self, group: usize) -> Vec<(ClientId, Entry)> {
-        let mut drained = Vec::new();
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            for (client, account) in shard.iter_mut() {
-                let mut kept = account.open.iter().chain(&account.retry);
-                if kept.any(|entry| entry.group == group)
-                    && let Some(entry) = account.take()
-                {
-                    drained.push((client.clone(), entry));
-                }
-            }
-        }
-        drained
+        let mut accounts = lock(&self.groups[group]);
+        let entry =
+            |(client, account): (&ClientId, &mut Account)| Some((client.clone(), account.take()?));
+        accounts.iter_mut().filter_map(entry).collect()
     }
 
     /// Reports that an entry is delivered or dropped.
@@ -292,14 +272,14 @@ impl Ledger {
     }
 
     fn back(&self, client: &ClientId, retry: Option<Entry>) {
-        let mut shard = self.lock(client);
+        let mut accounts = self.lock(client);
         let gone = usize::from(retry.is_none());
-        if let Some(account) = shard.get_mut(client) {
+        if let Some(account) = accounts.get_mut(client) {
             account.under_way = None;
             account.retry = retry;
         }
-        self.left(&mut shard, client, gone);
-        self.returned[self.shard(client)].notify_waiters();
+        self.left(&mut accounts, client, gone);
+        self.returned.notify_waiters();
     }
 
     /// Returns the number of entries that Redis lacks.
@@ -338,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
-        let ledger = Ledger::new(4);
+        let ledger = Ledger::new(4, 2);
         let add = |client: &str| {
             let charge = asked("fixed-window 9/1h", client);
             ledger.add(&charge, Nanos::ZERO, Nanos::ZERO)

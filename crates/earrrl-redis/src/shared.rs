@@ -60,7 +60,7 @@ impl Shared {
             clocks: Clocks::new(clock, groups),
             rules: Rules::default(),
             local: local.map_err(|error| unavailable(&error))?,
-            ledger: Ledger::new(options.local_capacity),
+            ledger: Ledger::new(options.local_capacity, groups),
             unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
             holds: LiveHolds::default(),
