@@ -271,7 +271,9 @@ pub(crate) async fn exchange(
             kind: charge.rule.kind,
             flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_units,
             key: charge.key.clone(),
-            parameters: charge.parameters(shared.options.linger, now),
+            parameters: charge
+                .rule
+                .parameters(charge.cost, shared.options.linger, 1.0, now),
             units: request.units,
         }
     };

@@ -476,7 +476,7 @@ fn renewal(shared: &Shared, held: &HeldCharge, now: Nanos) -> Vec<u8> {
     if rule.kind != AlgorithmKind::Concurrent || held.tag != rule.charge_tag {
         return Vec::new();
     }
-    held.charge.parameters(shared.options.linger, now)
+    rule.parameters(held.charge.cost, shared.options.linger, 1.0, now)
 }
 
 /// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of

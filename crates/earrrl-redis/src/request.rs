@@ -60,11 +60,6 @@ impl KeyedCharge {
             cost: self.cost,
         }
     }
-
-    /// Returns the script's parameters for the rule and the charge's cost at `now`.
-    pub(crate) fn parameters(&self, linger: Duration, now: Nanos) -> Vec<u8> {
-        self.rule.parameters(self.cost, linger, 1.0, now)
-    }
 }
 
 impl Request {

@@ -9,7 +9,7 @@ use earrrl::internal::check_name;
 use earrrl::internal::lock;
 use earrrl::{Cost, EngineError, Mode, Nanos, Rule, RuleError, RuleId};
 
-use crate::algorithm::{self, AlgorithmKind};
+use crate::algorithm::{self, AlgorithmKind, Packed, Terms};
 use crate::options::Consistency;
 use crate::units::{NearTable, check_near};
 
@@ -147,7 +147,8 @@ pub(crate) fn prepared(
 }
 
 impl PreparedRule {
-    /// Returns the script's parameters for the rule and a cost at `now`. `sign` is -1 to take the cost back.
+    /// Returns the script's parameters for the rule and a cost at `now`: one packed string, which Lua unpacks in one
+    /// call. `sign` is -1 to take the cost back.
     pub(crate) fn parameters(
         &self,
         cost: Cost,
@@ -155,13 +156,16 @@ impl PreparedRule {
         sign: f64,
         now: Nanos,
     ) -> Vec<u8> {
-        algorithm::pack(&algorithm::Terms {
+        let mut packed = Packed(Vec::with_capacity(96));
+        let terms = Terms {
             rule: &self.rule,
             cost,
             sign,
             linger,
             now,
-        })
+        };
+        algorithm::of(self.rule.limit()).parameters(&terms, &mut packed);
+        packed.0
     }
 
     /// Returns an error that names the rule if its requests cannot be decided in this mode.

@@ -303,14 +303,6 @@ pub(crate) fn fnv32(bytes: impl Iterator<Item = u8>) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// Returns a charge as an argument of a script: one packed string, which Lua unpacks in one call.
-pub(crate) fn pack(terms: &Terms<'_>) -> Vec<u8> {
-    let algorithm = of(terms.rule.limit());
-    let mut packed = Packed(Vec::with_capacity(96));
-    algorithm.parameters(terms, &mut packed);
-    packed.0
-}
-
 /// Returns the flags of a charge. A charge of cost 0 stores nothing, like a peek.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
     let limit = rule.limit();
