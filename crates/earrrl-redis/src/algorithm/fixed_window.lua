@@ -51,7 +51,9 @@ end
 if count + cost > quota then verdict = OVER end
 
 -- correct
-if charged_at >= begins and charged_at < ends then count = math.max(count - unspent, 0) end
+if unspent > 0 and born == made and charged_at >= begins and charged_at < ends then
+  count = math.max(count - unspent, 0)
+end
 
 -- units
 k = units(want, (quota - count) / cost)

@@ -39,7 +39,9 @@ end
 
 -- correct
 -- The units were charged at their value at the end of the server's lease.
-count = math.max(count - unspent / 1e9 * math.exp(math.min(charged_at - now, 0) / period), 0)
+if unspent > 0 and born == made then
+  count = math.max(count - unspent / 1e9 * math.exp(math.min(charged_at - now, 0) / period), 0)
+end
 
 -- units
 -- The first unit is spent now. The others may be spent until the end of the server's lease, so each is charged

@@ -46,7 +46,9 @@ while verdict == ALLOWED do
 end
 
 -- correct
-if math.floor(charged_at / window) == number then current = math.max(current - unspent, 0) end
+if unspent > 0 and born == made and math.floor(charged_at / window) == number then
+  current = math.max(current - unspent, 0)
+end
 
 -- units
 k = units(want, (quota - current - previous * left / window) / cost)

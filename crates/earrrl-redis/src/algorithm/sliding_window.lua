@@ -21,7 +21,7 @@ verdict = tally.sum + cost <= quota and ALLOWED or OVER
 
 -- correct
 -- Only for a request that then passes, since the tally is written at once.
-if unspent > 0 and tally.sum - unspent + cost <= quota then
+if unspent > 0 and born == made and tally.sum - unspent + cost <= quota then
   add_past(key, tally, slot_of(charged_at), -unspent)
   write(key, tally)
 end

@@ -244,14 +244,7 @@ fn corrected(kind: AlgorithmKind) -> String {
 
 /// Returns the function of batch.lua that decides requests by one algorithm. Whole records are read together.
 fn decided(kind: AlgorithmKind) -> String {
-    let frame = include_str!("../scripts/batch_algorithm.lua");
-    let text = with_parts(frame, kind, |part| match part {
-        "correct" => {
-            let correct = kind.part(part);
-            format!("if unspent > 0 and born == made then\n{correct}end\n")
-        }
-        _ => kind.part(part),
-    });
+    let text = with_parts(include_str!("../scripts/batch_algorithm.lua"), kind, true);
     let records = match text.contains(GET) {
         true => "redis.pcall('MGET', values(keys, done + 1, last))",
         false => "{}",
@@ -299,17 +292,19 @@ fn with_hold(text: &str) -> String {
 
 /// Returns a text with the parts and the number of an algorithm inserted, for requests of one unit.
 fn filled(text: &str, kind: AlgorithmKind) -> String {
-    let text = with_parts(text, kind, |part| match OF_UNITS.contains(&part) {
-        true => String::new(),
-        false => kind.part(part),
-    });
-    text.replace(" * k)", ")").replace(" * k,", ",")
+    with_parts(text, kind, false)
+        .replace(" * k)", ")")
+        .replace(" * k,", ",")
 }
 
-fn with_parts(text: &str, kind: AlgorithmKind, part: impl Fn(&str) -> String) -> String {
+fn with_parts(text: &str, kind: AlgorithmKind, of_units: bool) -> String {
     let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
     PARTS.iter().fold(text, |text, name| {
-        text.replace(&format!("--[[ {name} ]]\n"), &part(name))
+        let part = match of_units || !OF_UNITS.contains(name) {
+            true => kind.part(name),
+            false => String::new(),
+        };
+        text.replace(&format!("--[[ {name} ]]\n"), &part)
     })
 }
 

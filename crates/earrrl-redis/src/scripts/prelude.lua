@@ -5,7 +5,8 @@
 --   judge       reads the client's record and judges the request. Sets `verdict`, `state`, from which the caller
 --               computes the figures, and `born`, which tells this record from a later one of the client: a part
 --               of the microsecond at which it was made. A record that makes no sense counts as none
---   correct     takes back what the server has not spent of the units that it was granted at `charged_at`
+--   correct     takes back what the server has not spent of the units that it was granted at `charged_at`, if the record
+--               is the one that they were charged to
 --   units       sets `k` to the number of requests that the server is granted, of the `want` that it asks for
 --   more        adds the units after the first to what is charged
 --   charge      stores the request that was just judged
