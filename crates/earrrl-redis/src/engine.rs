@@ -18,7 +18,7 @@ use crate::deliver::{hand_over, take_back};
 use crate::options::{Consistency, Options};
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
-use crate::status::Status;
+use crate::status::{EngineMode, Status};
 use crate::{holds, near, outage, supervisor};
 
 /// The future of a decision, which may be complete already.
@@ -259,10 +259,9 @@ impl RedisEngine {
     /// # }
     /// ```
     pub async fn ready(&self, timeout: Duration) -> bool {
-        let mut all_closed = self.shared.connection.all_closed.subscribe();
-        tokio::time::timeout(timeout, all_closed.wait_for(|all| *all))
-            .await
-            .is_ok()
+        let mut published = self.shared.connection.published.subscribe();
+        let is_shared = published.wait_for(|mode| *mode == EngineMode::Shared);
+        tokio::time::timeout(timeout, is_shared).await.is_ok()
     }
 
     /// Returns how decisions are made at present, and the engine's counters.

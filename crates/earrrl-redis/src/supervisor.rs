@@ -35,9 +35,6 @@ const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
-    shared.connection.breakers.groups().for_each(|group| {
-        shared.connection.breakers.failed(group, true);
-    });
     let mut backoff = Backoff::new(SHORTEST_BACKOFF, shared.options.longest_backoff);
     let mut link = connect(&shared, &mut backoff).await;
     loop {

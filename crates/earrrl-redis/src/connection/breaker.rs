@@ -1,6 +1,6 @@
 //! Circuit breakers. After several failures in a row, Redis is not asked any more, so that a
 //! decision during an outage costs one flag and not the wait for a deadline. Only the supervisor,
-//! which probes Redis in the background, closes a breaker.
+//! which probes Redis in the background, closes a breaker, also at the start.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -12,7 +12,7 @@ const GROUPS: u16 = 16_384 / SLOTS_A_GROUP;
 #[derive(Debug, Default)]
 struct Breaker {
     failures: AtomicU32,
-    open: AtomicBool,
+    closed: AtomicBool,
     /// True while Redis answers, but later than the deadline.
     far: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl Breakers {
     }
 
     pub(crate) fn is_open(&self, group: usize) -> bool {
-        self.groups[group].open.load(Ordering::Acquire)
+        !self.groups[group].closed.load(Ordering::Acquire)
     }
 
     /// Returns true while a group's Redis answers, but too late for decisions.
@@ -74,13 +74,13 @@ impl Breakers {
     pub(crate) fn failed(&self, group: usize, certain: bool) -> bool {
         let breaker = &self.groups[group];
         let failures = breaker.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        (certain || failures >= self.most) && !breaker.open.swap(true, Ordering::AcqRel)
+        (certain || failures >= self.most) && breaker.closed.swap(false, Ordering::AcqRel)
     }
 
     /// Closes a group's breaker.
     pub(crate) fn close(&self, group: usize) {
         self.groups[group].failures.store(0, Ordering::Relaxed);
-        self.groups[group].open.store(false, Ordering::Release);
+        self.groups[group].closed.store(true, Ordering::Release);
     }
 }
 
@@ -91,6 +91,8 @@ mod tests {
     #[test]
     fn failures_in_a_row_open_it_and_only_closing_lets_back_in() {
         let breakers = Breakers::new(false, 3);
+        assert!(breakers.is_open(0), "at the start");
+        breakers.close(0);
         assert!(!breakers.failed(0, false) && !breakers.failed(0, false));
         breakers.succeeded(0);
         assert!(!breakers.failed(0, false) && !breakers.failed(0, false));
@@ -105,6 +107,7 @@ mod tests {
     #[test]
     fn a_cluster_has_a_breaker_a_group_of_slots() {
         let breakers = Breakers::new(true, 1);
+        breakers.groups().for_each(|group| breakers.close(group));
         assert!(breakers.failed(breakers.group(16_383), false));
         assert!(!breakers.is_open(breakers.group(0)));
         assert_eq!(breakers.open_groups(), 1);

@@ -39,8 +39,8 @@ pub(crate) struct RedisConnection {
     pub(crate) attention: Vec<Notify>,
     /// Wakes the supervisor when the link must be replaced.
     pub(crate) reconnect: Notify,
-    /// True while every breaker is closed.
-    pub(crate) all_closed: watch::Sender<bool>,
+    /// How decisions are made since the last change that was logged.
+    pub(crate) published: watch::Sender<EngineMode>,
     cluster: bool,
     /// The longest time for which a decision waits for Redis.
     deadline: Duration,
@@ -52,8 +52,6 @@ pub(crate) struct RedisConnection {
     last_failure: Mutex<Option<String>>,
     /// The last warning that there is no connection, and its time; `None` once Redis decides.
     warned: Mutex<Option<(String, Instant)>>,
-    /// The mode that was last written to the log.
-    logged: Mutex<EngineMode>,
 }
 
 impl RedisConnection {
@@ -66,7 +64,7 @@ impl RedisConnection {
             counters: Counters::default(),
             attention: breakers.groups().map(|_| Notify::new()).collect(),
             reconnect: Notify::new(),
-            all_closed: watch::Sender::new(false),
+            published: watch::Sender::new(EngineMode::Connecting),
             cluster: options.cluster,
             deadline: options.deadline,
             policy: options.when_gone.name(),
@@ -74,7 +72,6 @@ impl RedisConnection {
             link: ArcSwapOption::empty(),
             last_failure: Mutex::default(),
             warned: Mutex::default(),
-            logged: Mutex::new(EngineMode::Connecting),
             keys,
             breakers,
         }
@@ -188,9 +185,8 @@ impl RedisConnection {
         }
         if self.breakers.failed(group, matches!(fault, Fault::Lost(_))) {
             count(&counters.opened);
-            self.publish();
+            self.publish(Some(fault));
             self.attention[group].notify_one();
-            self.log_mode(Some(fault));
         }
     }
 
@@ -199,39 +195,34 @@ impl RedisConnection {
         self.breakers.close(group);
         count(&self.counters.closed);
         *lock(&self.warned) = None;
-        self.publish();
-        self.log_mode(None);
+        self.publish(None);
     }
 
-    /// Publishes `all_closed`. Groups change concurrently, so the value is computed under the
-    /// channel's lock: the last publisher has then seen every change.
-    fn publish(&self) {
-        self.all_closed
-            .send_modify(|all_closed| *all_closed = self.breakers.open_groups() == 0);
-    }
-
-    /// Logs a change of mode in one line, however many groups are affected.
-    fn log_mode(&self, fault: Option<&Fault>) {
-        let mut logged = lock(&self.logged);
-        let mode = self.mode();
-        if std::mem::replace(&mut *logged, mode) == mode {
-            return;
-        }
-        let mode = mode.name();
-        let policy = self.policy;
-        match fault {
-            Some(fault) => {
-                let (fault, why) = (fault.name(), fault.detail());
-                tracing::warn!(
-                    mode,
-                    fault,
-                    why,
-                    policy,
-                    "Redis is left alone; the policy decides"
-                );
+    /// Publishes and logs a change of mode, however many groups are affected. Groups change concurrently, so the mode
+    /// is computed under the channel's lock: the last publisher has then seen every change.
+    fn publish(&self, fault: Option<&Fault>) {
+        self.published.send_if_modified(|published| {
+            let mode = self.mode();
+            if std::mem::replace(published, mode) == mode {
+                return false;
             }
-            None => tracing::info!(mode, "Redis decides"),
-        }
+            let mode = mode.name();
+            let policy = self.policy;
+            match fault {
+                Some(fault) => {
+                    let (fault, why) = (fault.name(), fault.detail());
+                    tracing::warn!(
+                        mode,
+                        fault,
+                        why,
+                        policy,
+                        "Redis is left alone; the policy decides"
+                    );
+                }
+                None => tracing::info!(mode, "Redis decides"),
+            }
+            true
+        });
     }
 
     /// Returns true if a failure to connect deserves a warning: it is the first one since Redis
@@ -268,8 +259,8 @@ impl RedisConnection {
     pub(crate) fn mode(&self) -> EngineMode {
         let open = self.breakers.open_groups();
         match (self.any_link().is_some(), open) {
+            (_, 0) => EngineMode::Shared,
             (false, _) => EngineMode::Connecting,
-            (true, 0) => EngineMode::Shared,
             (true, open) if open < self.breakers.groups().len() => EngineMode::Partly,
             (true, _) => EngineMode::Alone,
         }
@@ -303,6 +294,8 @@ mod tests {
     #[test]
     fn all_are_closed_once_the_last_group_is_let_in() {
         let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"]));
+        let groups = connection.breakers.groups();
+        groups.for_each(|group| connection.let_in(group));
         let fault = Fault::Lost("broken".to_owned());
         let begin = Barrier::new(2);
         let all_closed = |_: &u32| {
@@ -312,7 +305,7 @@ mod tests {
             begin.wait();
             connection.let_in(0);
             begin.wait();
-            *connection.all_closed.borrow()
+            *connection.published.borrow() == EngineMode::Shared
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {
