@@ -136,43 +136,33 @@ pub(crate) struct ReceiptPlace {
 pub(crate) struct Ticket(Mutex<BatchProgress>);
 
 #[derive(Debug, Default)]
-enum BatchProgress {
-    #[default]
-    Waiting,
-    Sent(Option<ReceiptPlace>),
-    GivenUp,
+struct BatchProgress {
+    is_given_up: bool,
+    /// The receipt of the last call, if it was sent with one.
+    receipt: Option<ReceiptPlace>,
 }
 
 impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, BatchProgress> {
-        lock(&self.0)
-    }
-
     /// Notes that the call is sent now. Returns false if the request no longer waits for it; the call
     /// must then not be sent.
     pub(crate) fn send(&self, place: Option<ReceiptPlace>) -> bool {
-        let mut progress = self.lock();
-        let waits = !matches!(*progress, BatchProgress::GivenUp);
-        if waits {
-            *progress = BatchProgress::Sent(place);
+        let mut progress = lock(&self.0);
+        if !progress.is_given_up {
+            progress.receipt = place;
         }
-        waits
+        !progress.is_given_up
     }
 
     /// Returns the receipt of the last call, if it was sent with one.
     pub(crate) fn receipt(&self) -> Option<ReceiptPlace> {
-        match &*self.lock() {
-            BatchProgress::Sent(place) => place.clone(),
-            _ => None,
-        }
+        lock(&self.0).receipt.clone()
     }
 
     /// Prevents a waiting call from being sent. Returns the receipt of a call that was.
     pub(crate) fn give_up(&self) -> Option<ReceiptPlace> {
-        match std::mem::replace(&mut *self.lock(), BatchProgress::GivenUp) {
-            BatchProgress::Sent(place) => place,
-            _ => None,
-        }
+        let mut progress = lock(&self.0);
+        progress.is_given_up = true;
+        progress.receipt.take()
     }
 }
 

@@ -2,7 +2,6 @@
 //! that clients cannot fill Redis, and their requests are kept, so that a commit need not read them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use earrrl::internal::lock;
@@ -13,14 +12,13 @@ use crate::request::Request;
 
 /// The live reservations of this node, a bounded number.
 #[derive(Debug)]
-pub(crate) struct LiveHolds {
-    most: AtomicUsize,
-    live: Mutex<ByExpiry>,
-}
+pub(crate) struct LiveHolds(Mutex<ByExpiry>);
 
 /// Reservations, also in the order in which they expire.
 #[derive(Debug, Default)]
 struct ByExpiry {
+    /// The most reservations that may be live.
+    most: usize,
     live: HashMap<HoldId, (Nanos, Arc<Request>)>,
     due: BTreeSet<(Nanos, HoldId)>,
     /// The number of each client's reservations, by the key of its record.
@@ -52,20 +50,20 @@ impl ByExpiry {
 
 impl Default for LiveHolds {
     fn default() -> Self {
-        Self {
-            most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
-            live: Mutex::default(),
-        }
+        Self(Mutex::new(ByExpiry {
+            most: DEFAULT_MAX_HOLDS,
+            ..ByExpiry::default()
+        }))
     }
 }
 
 impl LiveHolds {
     fn lock(&self) -> MutexGuard<'_, ByExpiry> {
-        lock(&self.live)
+        lock(&self.0)
     }
 
     pub(crate) fn set_most(&self, most: usize) {
-        self.most.store(most, Relaxed);
+        self.lock().most = most;
     }
 
     /// Counts the reservation of a request. Returns the place of a charge whose client has its share already, so
@@ -78,7 +76,7 @@ impl LiveHolds {
         expires: Nanos,
     ) -> Result<Option<usize>, EngineError> {
         let mut live = self.lock();
-        let most = self.most.load(Relaxed);
+        let most = live.most;
         while let Some(&(_, id)) = live.due.first().filter(|(expires, _)| *expires <= now) {
             live.remove(id);
         }
@@ -120,6 +118,8 @@ impl LiveHolds {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use earrrl::Mode;
 
     use super::*;
@@ -134,6 +134,7 @@ mod tests {
             charges,
             now: None,
             mode,
+            patience: Duration::ZERO,
             hold: None,
             units: None,
         });

@@ -16,7 +16,7 @@ use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
-use crate::connection::script::{Frame, Script};
+use crate::connection::script::Frame;
 use crate::reply::{self, Reply};
 use crate::request::time_argument;
 use crate::shared::Shared;
@@ -87,15 +87,21 @@ async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCal
 /// Sends calls in groups of charges that are alike, and passes on their answers. Calls of a batch that
 /// Redis could not execute together are sent one by one.
 async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<WaitingCall>>) {
-    let (receipt, calls) = with_receipt(shared, calls);
-    let Some(first) = calls.first().and_then(|calls| calls.first()) else {
+    let Some(first) = calls.iter().flatten().next() else {
         return;
     };
     let slot = first.call.slot;
     let patience = first.call.patience;
+    let (receipt, calls) = with_receipt(shared, slot, calls);
+    if calls.is_empty() {
+        return;
+    }
     let sent = shared.clocks.local();
     let latest = shared.clocks.redis(group, sent) + patience + GRACE;
-    let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
+    let (frame, keys, args) = script_call(&calls, receipt.as_deref(), latest);
+    let charges = calls.iter().flatten().flat_map(|call| &call.call.charges);
+    let kinds = charges.map(|charge| charge.kind);
+    let script = shared.connection.scripts.get(frame, kinds);
     let mut own = link.clone();
     let answer = own.call(script, &keys, &args);
     let Ok(answer) = timeout(patience, answer).await else {
@@ -107,7 +113,7 @@ async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<Wa
             shared.connection.receipts.moves(slot);
             vec![None; calls.len()]
         }
-        answer => read(answer, &calls),
+        answer => read(frame, answer, &calls),
     };
     if let Some(at) = replies.iter().flatten().find_map(time) {
         shared.clocks.offsets[group].learn(at, sent, shared.clocks.local());
@@ -135,15 +141,11 @@ fn send_alone(shared: &Arc<Shared>, group: usize, link: &Link, call: WaitingCall
 /// wait.
 fn with_receipt(
     shared: &Shared,
+    slot: u16,
     mut calls: Vec<Vec<WaitingCall>>,
 ) -> (Option<Arc<Receipt>>, Vec<Vec<WaitingCall>>) {
     let stores = |call: &WaitingCall| call.call.charges.iter().any(|charge| charge.flags % 2 == 1);
     let storing = calls.iter().flatten().filter(|call| stores(call)).count();
-    let slot = calls
-        .iter()
-        .flatten()
-        .next()
-        .map_or(0, |call| call.call.slot);
     let receipt = (storing > 0)
         .then(|| shared.connection.receipts.take(slot))
         .flatten();
@@ -164,19 +166,12 @@ fn with_receipt(
     (receipt, calls)
 }
 
-/// A script with its keys and arguments.
-struct ScriptCall<'a> {
-    script: &'a Script,
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
-}
-
-fn script_call<'a>(
-    shared: &'a Shared,
+/// Returns the frame of the script for these calls, its keys and its arguments.
+fn script_call(
     calls: &[Vec<WaitingCall>],
     receipt: Option<&Receipt>,
     latest: Nanos,
-) -> ScriptCall<'a> {
+) -> (Frame, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let all = || calls.iter().flatten().map(|call| &call.call);
     let charges: Vec<_> = all().flat_map(|call| &call.charges).collect();
     let hold = all().find_map(|call| call.hold.as_ref());
@@ -188,40 +183,33 @@ fn script_call<'a>(
     // The receipt's key is declared, although only a Cluster that moves slots and some
     // Redis-compatible servers require it.
     keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
-    let head = |flags: u8| {
-        let mut head = Packed(time_argument(all().next().and_then(|call| call.now)).to_vec());
-        head.whole((flags | Receipt::flags(receipt)).into(), 1);
-        head.numbers(&[micros(latest)]);
-        head.0.extend(Receipt::argument(receipt));
-        head.0
+    let (frame, flags) = match (hold, all().count(), &charges[..]) {
+        (None, 1, [charge]) if charge.units.is_none() => (Frame::Single, charge.flags),
+        (None, 1, [_, _, ..]) => (Frame::Several, 0),
+        (None, ..) => (Frame::Batch, 0),
+        (Some(_), _, [_]) => (Frame::HoldOne, 0),
+        (Some(_), ..) => (Frame::Hold, 0),
     };
-    let mut args = vec![head(0)];
-    let frame = match (hold, all().count(), &charges[..]) {
-        (None, 1, [charge]) if charge.units.is_none() => {
-            args = vec![[&head(charge.flags)[..], &charge.parameters].concat()];
-            Frame::Single
-        }
-        (None, 1, [_, _, ..]) => Frame::Several,
-        (None, ..) => Frame::Batch,
-        (Some(hold), ..) => {
-            args[0].extend(&hold.argument);
-            match charges.len() {
-                1 => Frame::HoldOne,
-                _ => Frame::Hold,
-            }
-        }
+    let mut head = Packed(time_argument(all().next().and_then(|call| call.now)).to_vec());
+    head.whole((flags | Receipt::flags(receipt)).into(), 1);
+    head.numbers(&[micros(latest)]);
+    head.0.extend(Receipt::argument(receipt));
+    let packed = |charge: &&PackedCharge| {
+        let head = [charge.kind as u8, charge.flags];
+        [&head[..], &charge.parameters].concat()
     };
-    match frame {
-        Frame::Single => {}
-        Frame::Batch => args.extend(calls.iter().map(|group| group_argument(group))),
-        _ => args.extend(charges.iter().map(|charge| {
-            let head = [charge.kind as u8, charge.flags];
-            [&head[..], &charge.parameters].concat()
-        })),
+    let each: Vec<_> = match frame {
+        Frame::Single => {
+            head.0.extend(&charges[0].parameters);
+            Vec::new()
+        }
+        Frame::Batch => calls.iter().map(|group| group_argument(group)).collect(),
+        _ => charges.iter().map(packed).collect(),
+    };
+    if let Some(hold) = hold {
+        head.0.extend(&hold.argument);
     }
-    let kinds = charges.iter().map(|charge| charge.kind);
-    let script = shared.connection.scripts.get(frame, kinds);
-    ScriptCall { script, keys, args }
+    (frame, keys, [vec![head.0], each].concat())
 }
 
 /// Returns the argument of a group of requests whose charges are alike.
@@ -252,37 +240,32 @@ fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
 
 /// Reads the answer to these calls. `None` stands for a call that must be sent again by itself.
 fn read(
+    frame: Frame,
     answer: RedisResult<Value>,
     calls: &[WaitingCall],
 ) -> Vec<Option<RedisResult<Option<Reply>>>> {
     let same = |reply| vec![Some(reply); calls.len()];
-    match (answer, calls) {
-        (Err(error), _) => same(Err(error)),
-        (Ok(Value::BulkString(bytes)), [call]) if !call.call.asks_for_units() => {
-            same(Ok(match call.call.charges.len() {
-                1 if call.call.hold.is_none() => reply::single(&bytes),
-                _ => reply::several(&bytes),
-            }))
-        }
-        (Ok(Value::BulkString(bytes)), _) => match reply::batch(&bytes, calls.len()) {
-            Some(replies) => replies
-                .into_iter()
-                .zip(calls)
-                .map(|(reply, call)| {
-                    // A call for units has no other script that could report the error.
-                    let Some(reply) = reply else {
-                        return (calls.len() == 1).then_some(Ok(None));
-                    };
-                    Some(Ok(match call.call.asks_for_units() {
-                        true => reply.with_units(),
-                        false => Some(reply),
-                    }))
-                })
-                .collect(),
-            None => same(Ok(None)),
-        },
-        (Ok(_), _) => same(Ok(None)),
-    }
+    let bytes = match answer {
+        Ok(Value::BulkString(bytes)) => bytes,
+        Ok(_) => return same(Ok(None)),
+        Err(error) => return same(Err(error)),
+    };
+    let replies = match frame {
+        Frame::Single => return same(Ok(reply::single(&bytes))),
+        Frame::Batch => reply::batch(&bytes, calls.len()),
+        _ => return same(Ok(reply::several(&bytes))),
+    };
+    let Some(replies) = replies else {
+        return same(Ok(None));
+    };
+    let each = replies.into_iter().zip(calls);
+    each.map(|(reply, call)| match reply {
+        Some(reply) if call.call.asks_for_units() => Some(Ok(reply.with_units())),
+        Some(reply) => Some(Ok(Some(reply))),
+        // A call for units has no other script that could report the error.
+        None => (calls.len() == 1).then_some(Ok(None)),
+    })
+    .collect()
 }
 
 /// Returns the time by Redis's clock that an answer contains.
