@@ -10,8 +10,7 @@ use std::time::Duration;
 use earrrl::algorithm::Replenishment;
 use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
 use http::{HeaderMap, HeaderName, HeaderValue};
-
-use crate::buffer::Buffer;
+use smallvec::SmallVec;
 
 pub use draft_11 as current;
 
@@ -235,7 +234,7 @@ pub mod draft_11 {
     /// Returns the value of `RateLimit` for one rule, given its [`label`].
     pub(crate) fn limit(label: &[u8], available: Available) -> Option<HeaderValue> {
         let mut text = Text::default();
-        text.push(label);
+        text.0.extend_from_slice(label);
         write_available(&mut text, available).ok()?;
         value(&text)
     }
@@ -245,7 +244,7 @@ pub mod draft_11 {
         let mut text = Text::default();
         // Writing to memory never fails.
         let _ = write_name(&mut text, rule);
-        text.as_bytes().into()
+        text.0.into_vec().into()
     }
 
     fn list<'a, T>(
@@ -254,8 +253,8 @@ pub mod draft_11 {
     ) -> Option<HeaderValue> {
         let mut text = Text::default();
         for (rule, item) in rules {
-            if !text.is_empty() {
-                text.push(b", ");
+            if !text.0.is_empty() {
+                text.write_str(", ").ok()?;
             }
             write(&mut text, rule, item).ok()?;
         }
@@ -350,7 +349,16 @@ pub fn x_rate_limit(quota: Quota, available: Available, headers: &mut HeaderMap)
 }
 
 /// A buffer for a header's value. Few values need an allocation.
-type Text = Buffer<128>;
+#[derive(Default)]
+struct Text(SmallVec<[u8; 128]>);
+
+impl Write for Text {
+    #[inline]
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
 
 /// The greatest integer of a structured field, which has at most 15 digits.
 const GREATEST: u64 = 999_999_999_999_999;
@@ -361,10 +369,10 @@ fn write_number(text: &mut impl Write, name: &str, value: u64) -> fmt::Result {
 }
 
 fn value(text: &Text) -> Option<HeaderValue> {
-    if text.is_empty() {
+    if text.0.is_empty() {
         None
     } else {
-        HeaderValue::from_bytes(text.as_bytes()).ok()
+        HeaderValue::from_bytes(&text.0).ok()
     }
 }
 

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::HeaderName;
 use http::header::COOKIE;
 use http::request::Parts;
+use smallvec::SmallVec;
 
 use crate::ClientAddress;
 use crate::address::ipv4_text;
 use crate::bounded_key;
-use crate::buffer::Buffer;
 use crate::path::{PathPattern, Paths};
 
 /// A way to read the client's key from a request.
@@ -55,7 +55,7 @@ pub trait Key: Send + Sync + 'static {
     }
 }
 
-/// The buffer to which a key is written. Keys of up to 48 bytes need no allocation.
+/// The buffer to which a key is written. Keys of up to 64 bytes need no allocation.
 ///
 /// ```
 /// use std::io::Write;
@@ -67,13 +67,13 @@ pub trait Key: Send + Sync + 'static {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct KeyBuffer(Buffer<48>);
+pub struct KeyBuffer(SmallVec<[u8; 64]>);
 
 impl KeyBuffer {
     /// Appends bytes.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
-        self.0.push(bytes);
+        self.0.extend_from_slice(bytes);
     }
 
     /// Appends the value that a request gives for a key, and returns true if it gives one: an empty value is as
@@ -88,7 +88,7 @@ impl KeyBuffer {
     /// Returns the bytes that were appended.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+        &self.0
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -194,7 +194,7 @@ impl Key for ClientAddress {
         match self.resolve(peer_address(request), &request.headers) {
             Some(IpAddr::V4(client)) if self.client_prefixes().keeps_ipv4() => {
                 let (text, len) = ipv4_text(client);
-                key.0.push_prefix(&text, len);
+                key.push(&text[..len]);
                 true
             }
             Some(client) => self.client_prefixes().write(client, key).is_ok(),

@@ -67,7 +67,6 @@
 
 pub mod address;
 mod bounded_key;
-mod buffer;
 mod charges;
 mod client_address;
 mod conclusion;
