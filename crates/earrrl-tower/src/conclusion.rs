@@ -1,6 +1,7 @@
 //! The consequence of an engine's answer: a request is passed on, held back or denied, and its response
 //! gets headers.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
 use http::header::RETRY_AFTER;
-use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, response};
 
 use crate::charges::{LayerRule, RequestCharges};
 use crate::headers::{self, Available, current};
@@ -22,17 +23,19 @@ use crate::settlement::{CostAfter, Settlement};
 use crate::shared::{OnFailure, SharedLimits};
 use crate::verdict::{Event, Verdict};
 
-/// The treatment of a request after its decision.
-pub(crate) enum Conclusion {
+/// The treatment of a request that [`RateLimitLayer::judge`](crate::RateLimitLayer::judge) returns.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Judged {
     /// The request is passed on, after its delay.
-    Pass(Pass),
-    /// The request is denied with this response, and the inner service is not called.
+    Pass(Passed),
+    /// The request is not passed on. This is its response.
     Refuse(Response<Bytes>),
 }
 
-/// The additions to a request that is passed on, and to its response.
-pub(crate) struct Pass {
-    /// The time for which the request is held back; zero for most requests.
+/// A request that is passed on: first wait for [`delay`](Self::delay), then call
+/// [`enter`](Self::enter), pass the request on, and call [`leave`](Self::leave) with its response.
+pub struct Passed {
     pub(crate) delay: Duration,
     headers: RateLimitHeaders,
     /// Boxed, since few requests have any of these.
@@ -48,16 +51,7 @@ struct Extras {
     held: Option<Held>,
 }
 
-/// The charges of a request that continue when its response has a head.
-#[derive(Default)]
-pub(crate) struct Leaving {
-    /// The charge that depends on the response.
-    pub(crate) cost_after: Option<CostAfter>,
-    /// The reservation, which is committed when the response's body ends.
-    pub(crate) hold: Option<HoldGuard>,
-}
-
-impl Pass {
+impl Passed {
     /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
         Self {
@@ -67,9 +61,15 @@ impl Pass {
         }
     }
 
-    /// Adds the values that handlers may look up to the request's extensions, just before the
-    /// service is called.
-    pub(crate) fn enter(&mut self, request: &mut Extensions) {
+    /// Returns the time for which the request must be held back; zero for most requests.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Adds the [`Verdict`], the [`Settlement`] and the [`RequestHold`](crate::RequestHold), if there are any, to the
+    /// request's extensions. To be called just before the request is passed on: from then on, a request without a
+    /// response is charged, too.
+    pub fn enter(&mut self, request: &mut Extensions) {
         let Some(extras) = &mut self.extras else {
             return;
         };
@@ -90,19 +90,37 @@ impl Pass {
         }
     }
 
-    /// Adds the headers to the response. Returns the charges that continue.
-    pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Leaving {
+    /// Adds the headers to the response, charges the costs that depend on it, and commits the
+    /// reservation.
+    pub fn leave(mut self, response: &mut response::Parts) {
+        if let (Some(cost_after), _) = self.finish(&mut response.headers) {
+            // An engine in memory has charged the cost when this value is dropped.
+            drop(cost_after.charge(response));
+        }
+    }
+
+    /// Adds the headers to the response. Returns the charge that depends on the response, and the reservation, which is
+    /// committed when the response's body ends.
+    pub(crate) fn finish(
+        &mut self,
+        response: &mut HeaderMap,
+    ) -> (Option<CostAfter>, Option<HoldGuard>) {
         std::mem::take(&mut self.headers).append_to(response);
         let Some(extras) = &mut self.extras else {
-            return Leaving::default();
+            return (None, None);
         };
         if let Some((quota, available)) = extras.x_rate_limit {
             headers::x_rate_limit(quota, available, response);
         }
-        Leaving {
-            cost_after: extras.cost_after.take(),
-            hold: extras.hold.take(),
-        }
+        (extras.cost_after.take(), extras.hold.take())
+    }
+}
+
+impl fmt::Debug for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passed")
+            .field("delay", &self.delay)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,7 +137,7 @@ where
         answer: Result<&mut ItemizedDecision, EngineError>,
         prepared: &[LayerRule],
         request: &HeaderMap,
-    ) -> Conclusion {
+    ) -> Judged {
         match answer {
             Ok(judgement) => {
                 if self.failing.load(Ordering::Relaxed)
@@ -150,7 +168,7 @@ where
         prepared: &[LayerRule],
         request: &HeaderMap,
         is_local: bool,
-    ) -> Conclusion {
+    ) -> Judged {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
         let deciding = charges
@@ -173,7 +191,7 @@ where
             if let Some((quota, available)) = x_rate_limit {
                 headers::x_rate_limit(quota, available, response.headers_mut());
             }
-            return Conclusion::Refuse(response);
+            return Judged::Refuse(response);
         }
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
@@ -198,7 +216,7 @@ where
             hold,
             held,
         };
-        Conclusion::Pass(Pass {
+        Judged::Pass(Passed {
             delay: decision.delay,
             headers: rate_limit,
             extras: self.extras(charges, extras),
@@ -275,12 +293,12 @@ where
         self.respond(&denial)
     }
 
-    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Conclusion {
+    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Judged {
         let (status, kind) = match reason {
             Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
             _ => (self.settings.status, Kind::QuotaExceeded),
         };
-        Conclusion::Refuse(self.answer(reason, status, kind, request))
+        Judged::Refuse(self.answer(reason, status, kind, request))
     }
 
     /// Returns a response to a request that was denied without a decision.
@@ -317,7 +335,7 @@ where
         charges: &RequestCharges,
         error: &EngineError,
         request: &HeaderMap,
-    ) -> Conclusion {
+    ) -> Judged {
         if !self.failing.swap(true, Ordering::Relaxed) {
             let on_failure = self.settings.on_failure;
             tracing::warn!(%error, ?on_failure, "the rate limiter's engine fails");
@@ -337,7 +355,7 @@ where
                     _ => self.refuse(Reason::OverLimit, request),
                 }
             }
-            _ => Conclusion::Pass(Pass::plain()),
+            _ => Judged::Pass(Passed::plain()),
         }
     }
 }

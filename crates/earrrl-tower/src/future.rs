@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::charges::RequestCharges;
-use crate::conclusion::{Conclusion, Leaving, Pass};
+use crate::conclusion::{Judged, Passed};
 use crate::lasting::PendingCharge;
 use crate::pending::PendingDecision;
 use crate::response::ResponseBody;
@@ -45,7 +45,7 @@ pin_project! {
         Serving {
             #[pin]
             serving: S::Future,
-            pass: Pass,
+            pass: Passed,
         },
         /// The cost of the response is being charged.
         Charging { charging: Box<Charging<R>> },
@@ -69,7 +69,7 @@ impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
         }
     }
 
-    pub(crate) fn serving(serving: S::Future, pass: Pass) -> Self {
+    pub(crate) fn serving(serving: S::Future, pass: Passed) -> Self {
         Self {
             stage: ResponseStage::Serving { serving, pass },
         }
@@ -108,7 +108,7 @@ where
                 }
                 StageProjection::Serving { serving, pass } => {
                     let mut response = ready!(serving.poll(context))?;
-                    let Leaving { cost_after, hold } = pass.leave(response.headers_mut());
+                    let (cost_after, hold) = pass.finish(response.headers_mut());
                     let response = response.map(|body| ResponseBody::inner(body, hold));
                     let Some(cost_after) = cost_after else {
                         return Poll::Ready(Ok(response));
@@ -153,7 +153,7 @@ enum Cause<E: Engine> {
     },
     Turn {
         timer: Delay,
-        pass: Option<Pass>,
+        pass: Option<Passed>,
     },
 }
 
@@ -183,7 +183,7 @@ where
     }
 
     /// Returns a future that waits until the request's delay is over.
-    pub(crate) fn for_turn(service: S, request: Request<B>, pass: Pass) -> Self {
+    pub(crate) fn for_turn(service: S, request: Request<B>, pass: Passed) -> Self {
         let cause = Cause::Turn {
             timer: Delay::new(pass.delay),
             pass: Some(pass),
@@ -195,7 +195,7 @@ where
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Conclusion> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Judged> {
         match &mut self.cause {
             Cause::Decision {
                 shared,
@@ -211,14 +211,14 @@ where
             }
             Cause::Turn { timer, pass } => {
                 ready!(Pin::new(timer).poll(context));
-                let mut pass = pass.take().unwrap_or_else(Pass::plain);
+                let mut pass = pass.take().unwrap_or_else(Passed::plain);
                 pass.delay = Duration::ZERO;
-                Poll::Ready(Conclusion::Pass(pass))
+                Poll::Ready(Judged::Pass(pass))
             }
         }
     }
 
-    fn follow<R>(self, conclusion: Conclusion) -> ResponseStage<S, B, E, R>
+    fn follow<R>(self, conclusion: Judged) -> ResponseStage<S, B, E, R>
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
@@ -228,20 +228,20 @@ where
             ..
         } = self;
         match conclusion {
-            Conclusion::Pass(mut pass) if pass.delay.is_zero() => {
+            Judged::Pass(mut pass) if pass.delay.is_zero() => {
                 pass.enter(request.extensions_mut());
                 ResponseStage::Serving {
                     serving: service.call(request),
                     pass,
                 }
             }
-            Conclusion::Pass(pass) => {
+            Judged::Pass(pass) => {
                 let waiting = Self::for_turn(service, request, pass);
                 ResponseStage::Waiting {
                     waiting: Some(Box::new(waiting)),
                 }
             }
-            Conclusion::Refuse(response) => ResponseStage::Answered {
+            Judged::Refuse(response) => ResponseStage::Answered {
                 response: Some(response),
             },
         }

@@ -96,10 +96,10 @@ mod verdict;
 pub use address::Prefixes;
 pub use bounded_key::{MAX_KEY_LEN, bounded_key};
 pub use client_address::{AddressSource, ClientAddress};
+pub use conclusion::{Judged, Passed};
 pub use future::ResponseFuture;
 /// The types of requests and responses, for services that do not depend on `http` themselves.
 pub use http;
-pub use judge::{Judged, Passed};
 pub use key::PeerAddress;
 pub use key_part::{Alternative, ClientLengths, KeyPart, RequestAttribute};
 pub use layer::{Builder, LayerError, RateLimitLayer};

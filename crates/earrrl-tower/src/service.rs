@@ -11,7 +11,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::charges::{LayerRule, RequestCharges, RuleCharge};
-use crate::conclusion::{Conclusion, Pass};
+use crate::conclusion::{Judged, Passed};
 use crate::future::{ResponseFuture, WaitingRequest};
 use crate::lasting::{Lasting, PendingCharge};
 use crate::pending::PendingDecision;
@@ -90,16 +90,16 @@ where
         }
         if charges.is_empty() || self.shared.admit_at_once(&charges) {
             let request = Request::from_parts(parts, body);
-            return ResponseFuture::serving(self.inner.call(request), Pass::plain());
+            return ResponseFuture::serving(self.inner.call(request), Passed::plain());
         }
         match self.shared.decide(&charges, &parts.headers) {
-            Progress::Concluded(Conclusion::Pass(mut pass)) if pass.delay.is_zero() => {
+            Progress::Concluded(Judged::Pass(mut pass)) if pass.delay.is_zero() => {
                 pass.enter(&mut parts.extensions);
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::serving(self.inner.call(request), pass)
             }
-            Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
-            Progress::Concluded(Conclusion::Pass(pass)) => {
+            Progress::Concluded(Judged::Refuse(response)) => ResponseFuture::answered(response),
+            Progress::Concluded(Judged::Pass(pass)) => {
                 let service = self.take_ready();
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::waiting(WaitingRequest::for_turn(service, request, pass))
@@ -118,7 +118,7 @@ where
 
 /// The state of a decision: made or in flight.
 pub(crate) enum Progress<E: Engine> {
-    Concluded(Conclusion),
+    Concluded(Judged),
     Pending(PendingDecision<E::Decide>),
 }
 
