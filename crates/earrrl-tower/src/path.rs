@@ -5,14 +5,15 @@
 //! case. Where servers interpret a spelling in different ways, the module `readings` finds the
 //! other interpretations.
 
+mod pattern;
 mod readings;
 #[cfg(test)]
 #[path = "../tests/support/spellings.rs"]
 mod spellings;
 
 use std::borrow::Cow;
-use std::str::FromStr;
 
+pub use pattern::PathPattern;
 use readings::{Dots, MAX_LEN, PathReading, is_ambiguous};
 
 /// The settings for comparing paths, in addition to the rules that always apply.
@@ -44,95 +45,6 @@ pub enum OtherReadings {
     Some(Vec<Vec<u8>>),
     /// The path is too long to find its interpretations, so it must be treated as any path.
     Any,
-}
-
-/// A path with which the paths of requests are compared: `/login`, or with a `*` at its end, `/api/*`, which is `/api`
-/// and all that is below it. All spellings that some server takes for the path match.
-///
-/// ```
-/// use earrrl_tower::path::PathPattern;
-/// let pattern: PathPattern = "/api/*".parse()?;
-/// assert!(pattern.matches(b"/API//v1/%6cogin?next=a") && pattern.matches(b"/api"));
-/// assert!(!pattern.matches(b"/apis"));
-/// # Ok::<(), String>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathPattern {
-    /// The normal form of the path, or of the text before the `*`.
-    text: String,
-    extent: Extent,
-}
-
-/// The paths that match a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    /// The path alone.
-    Exact,
-    /// The path and all paths below it.
-    Below,
-    /// All paths that begin with the text.
-    Prefix,
-}
-
-impl FromStr for PathPattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let paths = Paths::TOLERANT;
-        let shown = text.escape_debug();
-        let (before, is_prefix) = match text.split_once('*') {
-            None => (text, false),
-            Some((before, "")) => (before, true),
-            Some(_) => return Err(format!("`{shown}`: `*` may stand at the end only")),
-        };
-        if !before.starts_with('/') {
-            let expected = "expected a path that begins with `/`, as \"/login\"";
-            return Err(format!("`{shown}`: {expected}"));
-        }
-        if text.contains(['?', '#']) {
-            let expected = "a path ends before `?` and `#`; write them as %3F and %23";
-            return Err(format!("`{shown}`: {expected}"));
-        }
-        if !is_prefix {
-            return Ok(Self {
-                text: paths.normalize_text(before),
-                extent: Extent::Exact,
-            });
-        }
-        let before = paths.normalize_prefix(before);
-        Ok(match before.strip_suffix('/') {
-            Some(path) => Self {
-                text: path.to_owned(),
-                extent: Extent::Below,
-            },
-            None => Self {
-                text: before,
-                extent: Extent::Prefix,
-            },
-        })
-    }
-}
-
-impl PathPattern {
-    /// Returns true if one of the interpretations of a request's target matches.
-    pub fn matches(&self, target: &[u8]) -> bool {
-        let others = Paths::TOLERANT.others(target);
-        let normal = Paths::TOLERANT.normalize(target);
-        let paths = others.with(&normal);
-        paths.is_none_or(|mut paths| paths.any(|path| self.is(path)))
-    }
-
-    /// Returns true if a path in normal form matches.
-    pub(crate) fn is(&self, path: &[u8]) -> bool {
-        let Some(rest) = path.strip_prefix(self.text.as_bytes()) else {
-            return false;
-        };
-        match self.extent {
-            Extent::Exact => rest.is_empty(),
-            Extent::Below => rest.is_empty() || rest.starts_with(b"/"),
-            Extent::Prefix => true,
-        }
-    }
 }
 
 impl OtherReadings {
@@ -571,30 +483,6 @@ mod tests {
             "a:/\\b//login",
         ] {
             assert_eq!(Paths::TOLERANT.normalize_text(target), "/login", "{target}");
-        }
-    }
-
-    #[test]
-    fn a_pattern_matches_all_spellings_of_its_paths() {
-        let pattern = |text: &str| text.parse::<PathPattern>();
-        for (text, target, expected) in [
-            ("/login", "/login", true),
-            ("/Login/", "//LOGIN?a=b", true),
-            ("/login", "/x/..%2flogin", true),
-            ("/login", "/logins", false),
-            ("/api/*", "/api/v1", true),
-            ("/api/*", "/API", true),
-            ("/api/*", "/apis", false),
-            ("/api*", "/apis", true),
-            ("/*", "/any", true),
-        ] {
-            let found = pattern(text).unwrap().matches(target.as_bytes());
-            assert_eq!(found, expected, "{text} {target}");
-        }
-        let long = format!("/{}", "%2f".repeat(5000));
-        assert!(pattern("/login").unwrap().matches(long.as_bytes()));
-        for wrong in ["", "login", "*", "/a*b", "/a?b", "/a#"] {
-            assert!(pattern(wrong).is_err(), "{wrong}");
         }
     }
 
