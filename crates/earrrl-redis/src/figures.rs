@@ -2,10 +2,13 @@
 
 use earrrl::algorithm::State;
 use earrrl::internal::{Figures, Judgement, combine};
-use earrrl::{Cost, Decision, Mode, Nanos, Rule};
+use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
 use crate::algorithm;
 use crate::reply::{Observation, ScriptVerdict};
+
+/// The judgement of a charge under a rule, and the figures after it.
+pub(crate) type Judged<'a> = (&'a Rule, Judgement, Figures);
 
 /// Computes the decision from the observations, and each client's state after it.
 pub(crate) fn decide(
@@ -13,18 +16,44 @@ pub(crate) fn decide(
     observed: &[Observation],
     mode: Mode,
 ) -> (Decision, Vec<Option<State>>) {
-    let each: Vec<ObservedCharge<'_>> = charges
-        .iter()
-        .zip(observed)
-        .map(|(&(rule, cost), observed)| ObservedCharge::new(rule, cost, observed))
-        .collect();
-    let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let after = each.iter().map(|charged| charged.after(mode, all_pass));
-    let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
-    let judged = each.iter().zip(&figures);
-    let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
-    let at = observed.first().map_or(Nanos::ZERO, |observed| observed.at);
-    (combine(at, judged), states)
+    let mut states = Vec::with_capacity(charges.len());
+    let mut judgements = Vec::with_capacity(charges.len());
+    for (&(rule, cost), one) in charges.iter().zip(observed) {
+        let state = observed_state(rule.limit(), cost, one);
+        let peek = || rule.limit().step(state.clone(), one.at, cost, Mode::Peek);
+        let is_allowed = one.verdict == ScriptVerdict::Allowed;
+        judgements.push(Judgement::new(rule, is_allowed, || peek().2.earliest));
+        states.push(state);
+    }
+    let all_pass = judgements.iter().all(Judgement::passes);
+    let mut judged = Vec::with_capacity(charges.len());
+    for (place, judgement) in judgements.into_iter().enumerate() {
+        let (rule, cost) = charges[place];
+        let limit = rule.limit();
+        let mode = match algorithm::of(limit).is_tally() {
+            // The state includes the request already.
+            true => Mode::Peek,
+            false => judgement.settle(mode, all_pass),
+        };
+        let (state, _, figures) = limit.step(states[place].take(), observed[place].at, cost, mode);
+        states[place] = state;
+        judged.push((rule, judgement, figures));
+    }
+    let at = observed.first().map_or(Nanos::ZERO, |one| one.at);
+    (combined(at, &judged), states)
+}
+
+/// Returns the state that a script has reported for a charge, without what was taken back or is not the client's.
+fn observed_state(limit: &Limit, cost: Cost, observed: &Observation) -> Option<State> {
+    let now = observed.at;
+    let state = algorithm::reported(limit, &observed.state, now)?;
+    // The units after the first are this node's.
+    let more = Cost::from_units(u64::from(observed.granted).saturating_sub(1));
+    match algorithm::of(limit).is_tally() {
+        true if observed.undone => limit.refund(Some(state), now, now, cost),
+        true if !more.is_zero() => limit.refund(Some(state), now, now, more),
+        _ => Some(state),
+    }
 }
 
 /// Computes the decision that a request of one unit would get under each of these rules, given the
@@ -39,67 +68,17 @@ pub(crate) fn standing<'a>(
         let state = algorithm::reported(limit, state, *now);
         let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
         at = if judged.is_empty() { *now } else { at };
-        judged.push((
-            rule,
-            Judgement::new(rule, allowed, || figures.earliest),
-            figures,
-        ));
+        let judgement = Judgement::new(rule, allowed, || figures.earliest);
+        judged.push((rule, judgement, figures));
     }
+    combined(at, &judged)
+}
+
+/// Returns the decision on a request with these judgements.
+pub(crate) fn combined(at: Nanos, judged: &[Judged<'_>]) -> Decision {
+    let each = judged.iter();
     combine(
         at,
-        judged
-            .iter()
-            .map(|(rule, judgement, figures)| (*rule, judgement, figures)),
+        each.map(|(rule, judgement, figures)| (*rule, judgement, figures)),
     )
-}
-
-struct ObservedCharge<'a> {
-    rule: &'a Rule,
-    cost: Cost,
-    now: Nanos,
-    judgement: Judgement,
-    state: Option<State>,
-    /// True if the state already includes the request.
-    after: bool,
-}
-
-impl<'a> ObservedCharge<'a> {
-    fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
-        let limit = rule.limit();
-        let now = observed.at;
-        let after = algorithm::of(limit).is_tally();
-        let state = match algorithm::reported(limit, &observed.state, now) {
-            Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
-            // The units after the first are this node's.
-            Some(state) if after && observed.granted > 1 => {
-                let more = Cost::from_units(u64::from(observed.granted) - 1);
-                limit.refund(Some(state), now, now, more)
-            }
-            state => state,
-        };
-        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.earliest;
-        let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
-        Self {
-            rule,
-            cost,
-            now,
-            judgement,
-            state,
-            after,
-        }
-    }
-
-    /// Returns the state and the figures after the decision.
-    fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
-        let mode = if self.after {
-            Mode::Peek
-        } else {
-            self.judgement.settle(mode, all_pass)
-        };
-        let (state, _, figures) =
-            self.rule
-                .limit()
-                .step(self.state.clone(), self.now, self.cost, mode);
-        (state, figures)
-    }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::algorithm::State;
-use earrrl::internal::{Figures, Judgement, combine, restore_places};
+use earrrl::internal::{Figures, Judgement, restore_places};
 use earrrl::{Charge, Cost, Decision, Limit, Mode, Nanos, Policy, Rule, Wait};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -23,13 +23,14 @@ use tokio::time::timeout;
 use crate::algorithm;
 use crate::connection::fault::Fault;
 use crate::decide::{Failure, ask as ask_redis};
+use crate::figures::{self, combined};
+use crate::outage;
 use crate::reply::{Observation, ScriptVerdict};
 use crate::request::{KeyedCharge, Request, UNITS_PATIENCE};
 use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 use crate::units::{Line, NearTable, UNIT, Units};
-use crate::{figures, outage};
 
 /// The longest time for which a denial is kept, so that a reset, an override or a refund at another server is seen.
 const DENIED_FOR: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ fn deny(rule: &Rule, line: &mut Line, (cost, mode): (Cost, Mode), now: Nanos) ->
 
 fn answer(rule: &Rule, allowed: bool, now: Nanos, figures: &Figures) -> Decision {
     let judgement = Judgement::new(rule, allowed, || figures.earliest);
-    combine(now, [(rule, &judgement, figures)].into_iter())
+    combined(now, &[(rule, judgement, *figures)])
 }
 
 /// Asks Redis for the units of a request under a near rule. Returns `None` if the request is one for the exact

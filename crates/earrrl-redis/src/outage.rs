@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::algorithm::State;
-use earrrl::internal::{Figures, Judgement, combine, restore_places};
+use earrrl::internal::{Judgement, restore_places};
 use earrrl::{Action, Charge, Cost, Decision, Engine, EngineError, Mode, Nanos, Outcome, Wait};
 
 use crate::algorithm;
 use crate::connection::fault::Fault;
 use crate::decide::Failure;
+use crate::figures::combined;
 use crate::options::WhenGone;
 use crate::reply::Observation;
 use crate::request::{KeyedCharge, Request};
@@ -94,29 +95,18 @@ async fn locally(
 /// Decides a request regardless of its rules' limits: each rule by its own verdict for outages, or
 /// by the policy's verdict `allows` if it has none.
 pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
-    let judged: Vec<(Judgement, Figures)> = request
-        .charges
-        .iter()
-        .map(|charge| {
-            let allowed = charge.rule.without_redis.unwrap_or(allows);
-            let limit = charge.rule.rule.limit();
-            let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
-            report.retry_after = if allowed {
-                Wait::NONE
-            } else {
-                Wait::For(RETRY)
-            };
-            (
-                Judgement::new(&charge.rule.rule, allowed, || Wait::Never),
-                report,
-            )
-        })
-        .collect();
-    let each = request.charges.iter().zip(&judged);
-    let decision = combine(
-        now,
-        each.map(|(charge, (judgement, report))| (&charge.rule.rule, judgement, report)),
-    );
+    let judged = request.charges.iter().map(|charge| {
+        let allowed = charge.rule.without_redis.unwrap_or(allows);
+        let rule = &charge.rule.rule;
+        let (_, _, mut report) = rule.limit().step(None, now, Cost::ZERO, Mode::Peek);
+        report.retry_after = if allowed {
+            Wait::NONE
+        } else {
+            Wait::For(RETRY)
+        };
+        (rule, Judgement::new(rule, allowed, || Wait::Never), report)
+    });
+    let decision = combined(now, &judged.collect::<Vec<_>>());
     if decision.allowed && request.mode != Mode::Peek {
         count(&shared.connection.counters.unjudged);
     }
