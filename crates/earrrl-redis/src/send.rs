@@ -185,15 +185,12 @@ fn script_call(
     keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
     let (frame, flags) = match (hold, all().count(), &charges[..]) {
         (None, 1, [charge]) if charge.units.is_none() => (Frame::Single, charge.flags),
-        (None, 1, [_, _, ..]) => (Frame::Several, 0),
-        (None, ..) => (Frame::Batch, 0),
         (Some(_), _, [_]) => (Frame::HoldOne, 0),
-        (Some(_), ..) => (Frame::Hold, 0),
+        (_, 1, [_, _, ..]) => (Frame::Several, 0),
+        _ => (Frame::Batch, 0),
     };
-    let mut head = Packed(time_argument(all().next().and_then(|call| call.now)).to_vec());
-    head.whole((flags | Receipt::flags(receipt)).into(), 1);
-    head.numbers(&[micros(latest)]);
-    head.0.extend(Receipt::argument(receipt));
+    let now = all().next().and_then(|call| call.now);
+    let mut head = head(now, flags, micros(latest), receipt);
     let packed = |charge: &&PackedCharge| {
         let head = [charge.kind as u8, charge.flags];
         [&head[..], &charge.parameters].concat()
@@ -210,6 +207,21 @@ fn script_call(
         head.0.extend(&hold.argument);
     }
     (frame, keys, [vec![head.0], each].concat())
+}
+
+/// Returns the beginning of a script's first argument: the caller's time, flags, the latest microsecond at which the
+/// call is executed, and the receipt.
+pub(crate) fn head(
+    now: Option<Nanos>,
+    flags: u8,
+    latest: f64,
+    receipt: Option<&Receipt>,
+) -> Packed {
+    let mut head = Packed(time_argument(now).to_vec());
+    head.whole((flags | Receipt::flags(receipt)).into(), 1);
+    head.numbers(&[latest]);
+    head.0.extend(Receipt::argument(receipt));
+    head
 }
 
 /// Returns the argument of a group of requests whose charges are alike.

@@ -7,13 +7,12 @@ use std::time::Duration;
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
-use crate::algorithm::{AlgorithmKind, FARTHEST, Fields, Packed};
+use crate::algorithm::{AlgorithmKind, FARTHEST, Fields};
 use crate::connection::fault::Fault;
-use crate::connection::receipt::Receipt;
 use crate::connection::script::Frame;
 use crate::engine::RedisEngine;
 use crate::reply::{self, Reply};
-use crate::request::time_argument;
+use crate::send::head;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -114,11 +113,7 @@ async fn shift(
 
 /// Returns the argument of a bucket's script, with 2⁻¹⁶ ns in place of ticks.
 fn argument(linger: Duration, Shift { by, most }: Shift, now: Option<Nanos>) -> Vec<u8> {
-    let mut packed = Packed(time_argument(now).to_vec());
-    packed.whole((by > 0).into(), 1);
-    // There is no latest time, and no receipt.
-    packed.numbers(&[f64::INFINITY]);
-    packed.0.extend(Receipt::argument(None));
+    let mut packed = head(now, u8::from(by > 0), f64::INFINITY, None);
     let split = |span: i128| [(span / MICROSECOND) as f64, (span % MICROSECOND) as f64];
     let [full, full_rest] = split(most);
     packed.numbers(&[MICROSECOND as f64, full, full_rest, -1.0, 0.0]);

@@ -40,16 +40,15 @@ const GET: &str = "call('GET', key)";
 pub(crate) enum Frame {
     /// Decides a request under one rule.
     Single,
-    /// Decides a request under several rules.
+    /// Decides or reserves a request under several rules.
     Several,
     /// Decides several requests, each under one rule.
     Batch,
     /// Applies what a node has counted by itself.
     Add,
-    /// Reserves under one rule or several.
+    /// Reserves a request under one rule.
     HoldOne,
-    Hold,
-    /// Commits such a reservation.
+    /// Commits a reservation under one rule or several.
     CommitOne,
     Commit,
     /// Prolongs a reservation, and moves the places that it has under concurrent.
@@ -140,7 +139,6 @@ impl Frame {
             .filter(|kind| set >> *kind as usize & 1 == 1);
         let first = kinds.clone().next().unwrap_or(AlgorithmKind::Concurrent);
         let each = |one: fn(AlgorithmKind) -> String| kinds.clone().map(one).collect::<String>();
-        let several = strip(include_str!("../scripts/several.lua"));
         let text = match self {
             Self::Single => single(first),
             Self::Add => filled(include_str!("../scripts/add.lua"), first),
@@ -158,27 +156,15 @@ impl Frame {
                 )
             }
             Self::Renew => filled(&with_hold(include_str!("../scripts/renew.lua")), first),
-            Self::Several => several
-                .replace("--[[ algorithms ]]\n", &each(|kind| judged(kind, "")))
-                .replace("--[[ known ]]\n", "")
-                .replace("--[[ hold ]]\n", ""),
-            Self::Batch => strip(include_str!("../scripts/batch.lua"))
-                .replace("--[[ algorithms ]]\n", &each(decided)),
-            Self::Hold => several
-                .replacen(
-                    "place = unpack('<dBdc4Bc0'",
-                    "place, lasts, hold_lives = unpack('<dBdc4Bc0dd'",
-                    1,
-                )
-                .replace("--[[ algorithms ]]\n", &each(held))
-                .replace(
-                    "--[[ known ]]\n",
-                    &format!("local hold_key = KEYS[#ARGV]\n{}", strip(KNOWN)),
-                )
+            Self::Several => strip(include_str!("../scripts/several.lua"))
+                .replace("--[[ algorithms ]]\n", &each(judged))
+                .replace("--[[ known ]]\n", &strip(KNOWN))
                 .replace(
                     "--[[ hold ]]\n",
                     &strip(include_str!("../scripts/hold.lua")),
                 ),
+            Self::Batch => strip(include_str!("../scripts/batch.lua"))
+                .replace("--[[ algorithms ]]\n", &each(decided)),
             Self::Commit => with_hold(include_str!("../scripts/commit.lua"))
                 .replace("--[[ algorithms ]]\n", &each(corrected)),
         };
@@ -215,23 +201,14 @@ fn single(kind: AlgorithmKind) -> String {
     filled(&frame.replace("--[[ parameters ]]", &whole), kind)
 }
 
-/// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
-/// the text `charged`.
-fn judged(kind: AlgorithmKind, charged: &str) -> String {
-    let text = format!(
-        "judge[--[[ number ]]] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n\
-         --[[ parameters ]]\n--[[ once ]]\n--[[ judge ]]\nreturn verdict, function()\n--[[ charge ]]\n{charged}end, \
-         function()\n--[[ answer ]]\nreturn state\nend\nend\n"
-    );
-    filled(&text, kind)
-}
-
-/// Returns the same function, whose charges return the details for the reservation.
-fn held(kind: AlgorithmKind) -> String {
-    judged(
-        kind,
-        "local details = ''\n--[[ details ]]\nreturn pack('<I4', born) .. details\n",
-    )
+/// Returns the function of several.lua that judges a charge by one algorithm. Its charge returns the details for a
+/// reservation.
+fn judged(kind: AlgorithmKind) -> String {
+    let text = "judge[--[[ number ]]] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n\
+         --[[ parameters ]]\n--[[ once ]]\n--[[ judge ]]\nreturn verdict, function()\n--[[ charge ]]\nif holds then\n\
+         local details = ''\n--[[ details ]]\nreturn pack('<I4', born) .. details\nend\nend, \
+         function()\n--[[ answer ]]\nreturn state\nend\nend\n";
+    filled(text, kind)
 }
 
 /// Returns the function of commit.lua that corrects a charge by one algorithm.
@@ -345,13 +322,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Frame; 9] = [
+    const ALL: [Frame; 8] = [
         Frame::Single,
         Frame::Several,
         Frame::Batch,
         Frame::Add,
         Frame::HoldOne,
-        Frame::Hold,
         Frame::CommitOne,
         Frame::Commit,
         Frame::Renew,

@@ -15,7 +15,7 @@ for i = 1, number do
   parts[i] = string.char(kept and 1 or 0, #details) .. details
 end
 if held then
-  local note = string.sub(ARGV[1], 39 + #place)
+  local note = string.sub(ARGV[1], rest + 16)
   local hold = 'L' .. pack('<ddB', now + lasts, now, number) .. table.concat(parts) .. note
   call('SET', hold_key, hold, 'PX', hold_lives)
 end

@@ -1,16 +1,19 @@
--- Decides one request under several rules, which store it all or none. KEYS are the records, and
--- the key of the receipts. ARGV[1] contains the time (below zero for Redis's own), flags, the
--- latest time, and the receipt, as in single.lua; each further ARGV contains a rule's algorithm,
--- flags and parameters. Returns the time, then a verdict and a state for each rule.
+-- Decides one request under several rules, which store it all or none, and reserves it if it is allowed and ARGV[1]
+-- has a reservation (see hold.lua). KEYS are the records, and the key of the receipts. ARGV[1] contains the time
+-- (below zero for Redis's own), flags, the latest time, and the receipt, as in single.lua; each further ARGV contains a
+-- rule's algorithm, flags and parameters. Returns the time, then a verdict and a state for each rule.
 
-local now, prolongs, latest, entry, place = unpack('<dBdc4Bc0', ARGV[1])
-local time = ''
+local now, prolongs, latest, entry, place, rest = unpack('<dBdc4Bc0', ARGV[1])
+local time, holds, hold_key, lasts, hold_lives = '', rest <= #ARGV[1], KEYS[#ARGV]
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
   if now > latest then return time .. ' ' .. EXPIRED .. '\0' end
 end
---[[ known ]]
+if holds then
+  lasts, hold_lives = unpack('<dd', ARGV[1], rest)
+  --[[ known ]]
+end
 
 -- Judges: verdict, charge, answer.
 local judge = {}
@@ -38,7 +41,9 @@ for i, verdict in ipairs(verdicts) do
   local state = answers[i]()
   answer[i + 1] = verdict .. string.char(#state) .. state
 end
---[[ hold ]]
+if holds then
+  --[[ hold ]]
+end
 if place ~= '' and stored > 0 then
   local receipts = KEYS[#KEYS]
   redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2d', stored, now))
