@@ -165,13 +165,13 @@ impl Unsettled {
                 continue;
             }
             let charge = &self.request.charges[place];
-            let back = match receipt.filter(|all| bit < 16 && all.charges >> bit & 1 == 1) {
-                Some(stored) => {
+            let back = match receipt.filter(|(charges, _)| bit < 16 && charges >> bit & 1 == 1) {
+                Some((_, at)) => {
                     let twice = self.noted >> place & 1 == 1;
                     // A call for units counts its request only by its answer.
                     let counts = self.request.units.is_none() && self.request.is_strict(place);
                     let is_unwanted = twice || self.denied && !counts;
-                    is_unwanted.then(|| Adjustment::take_back(Some(stored.at), charge.cost, twice))
+                    is_unwanted.then(|| Adjustment::take_back(Some(at), charge.cost, twice))
                 }
                 None => self.request.units.and_then(|units| units.unspent.back()),
             };

@@ -156,24 +156,14 @@ impl Receipt {
         }
     }
 
-    /// Returns the charges that the receipt's call stored, given the node's receipts in Redis;
-    /// `None` if the call was not executed.
-    pub(crate) fn stored(&self, receipts: &[u8]) -> Option<StoredCharges> {
+    /// Returns the charges that the receipt's call stored, one bit each, and the time of the call by Redis's clock, given
+    /// the node's receipts in Redis; `None` if the call was not executed.
+    pub(crate) fn stored(&self, receipts: &[u8]) -> Option<(u16, Nanos)> {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
         let (number, charges, at) = (entry.whole(2)?, entry.whole(2)?, nanos(entry.number()?));
-        (number == u64::from(self.number)).then_some(StoredCharges {
-            charges: charges as u16,
-            at,
-        })
+        (number == u64::from(self.number)).then_some((charges as u16, at))
     }
-}
-
-/// The charges that a call has stored, one bit each, and the time of the call by Redis's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredCharges {
-    pub(crate) charges: u16,
-    pub(crate) at: Nanos,
 }
 
 impl Drop for Receipt {
@@ -215,10 +205,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);
-        let stored = Some(StoredCharges {
-            charges: 1,
-            at: Nanos::from_secs(1_000_000_000),
-        });
+        let stored = Some((1, Nanos::from_secs(1_000_000_000)));
         let found = [&one, &two, &three].map(|receipt| receipt.stored(&string));
         assert_eq!(found, [stored, None, stored]);
         drop(one);
