@@ -165,36 +165,38 @@ async fn ask_slots(
                     .is_none_or(|observed| observed.verdict == ScriptVerdict::Over);
                 !over || !charge.rule.rule.action().enforces()
             });
-    if !passes {
-        undo(shared, request, slots, &mut observed).await;
-    }
-    let Some(fault) = fault else {
-        return Ok(observed.into_iter().flatten().collect());
+    let kept = match passes {
+        true => 0,
+        false => undo(shared, request, slots, &mut observed).await,
     };
-    Err(Failure {
-        fault,
-        unanswered,
-        kept: kept(request, slots, &observed),
-    })
+    match fault {
+        None => Ok(observed.into_iter().flatten().collect()),
+        Some(fault) => Err(Failure {
+            fault,
+            unanswered,
+            kept,
+        }),
+    }
 }
 
-/// Takes back the charges of leaky rules in the slots that let the request pass.
+/// Takes back the charges of leaky rules in the slots that let the request pass. Returns the charges that Redis stored
+/// and keeps, one bit each.
 async fn undo(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
     slots: &[Vec<usize>],
     observed: &mut [Option<Observation>],
-) {
+) -> u64 {
+    let mut kept = 0;
     let mut tasks = Vec::new();
     for places in slots {
-        let stored = stored(request, places, |place| {
-            observed[place].as_ref().map(|s| s.verdict)
-        });
-        for place in stored
-            .into_iter()
-            .filter(|place| !request.is_strict(*place))
-        {
-            let Some(observed) = &observed[place] else {
+        let verdict = |place: usize| observed[place].as_ref().map(|one| one.verdict);
+        for place in stored(request, places, verdict) {
+            let Some(observed) = observed[place]
+                .as_ref()
+                .filter(|_| !request.is_strict(place))
+            else {
+                kept |= 1 << place;
                 continue;
             };
             let shared = shared.clone();
@@ -207,25 +209,13 @@ async fn undo(
         }
     }
     for (place, task) in tasks {
-        let is_kept = matches!(task.await, Ok(Ok(false)));
-        if let Some(observed) = &mut observed[place] {
-            observed.undone = !is_kept;
+        if let Ok(Err(Fault::Refused(_))) = task.await {
+            kept |= 1 << place;
+        } else if let Some(observed) = &mut observed[place] {
+            observed.undone = true;
         }
     }
-}
-
-/// Returns the charges that Redis stored and that were not taken back, one bit each.
-fn kept(request: &Request, slots: &[Vec<usize>], observed: &[Option<Observation>]) -> u64 {
-    let verdict = |place: usize| observed[place].as_ref().map(|observed| observed.verdict);
-    let stored = slots
-        .iter()
-        .flat_map(|places| stored(request, places, verdict));
-    let kept = stored.filter(|place| {
-        observed[*place]
-            .as_ref()
-            .is_some_and(|observed| !observed.undone)
-    });
-    kept.fold(0, |bits, place| bits | 1 << place)
+    kept
 }
 
 /// Returns the charges of one call that its script stored, given its verdicts.

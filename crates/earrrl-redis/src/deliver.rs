@@ -29,26 +29,27 @@ const MAX_UNDER_WAY: usize = 64;
 const MAX_CALLS: usize = 4;
 
 /// Takes back a charge that Redis has stored, exactly once. Waits for that within the deadline;
-/// afterwards, the change is delivered in the background. Returns false if the ledger is too full
-/// to note the change.
+/// afterwards, the change is delivered in the background. Returns [`Fault::Refused`] if the ledger is too full
+/// to note the change, and [`Fault::Record`] if Redis cannot apply it.
 pub(crate) async fn take_back(
     shared: &Arc<Shared>,
     charge: &KeyedCharge,
     charged_at: Option<Nanos>,
     given: Option<Nanos>,
-) -> Result<bool, Fault> {
+) -> Result<(), Fault> {
     let back = Adjustment::take_back(charged_at, charge.cost, false);
     let Some(number) = shared.ledger.take_back_there(charge, back, given) else {
         count(&shared.connection.counters.not_handed_over);
-        return Ok(false);
+        let full = "too many counts wait to be handed over";
+        return Err(Fault::Refused(full.to_owned()));
     };
     let Ok(link) = shared.connection.link(charge.group) else {
-        return Ok(true);
+        return Ok(());
     };
     let delivery = deliver_until(shared, &link, ClientId::of(charge), number);
     match shared.connection.within(charge.group, delivery).await {
         Err(fault @ Fault::Record(_)) => Err(fault),
-        _ => Ok(true),
+        _ => Ok(()),
     }
 }
 

@@ -12,7 +12,6 @@ use earrrl::{
 use futures_util::future::{BoxFuture, Either};
 use tokio::task::JoinHandle;
 
-use crate::connection::fault::Fault;
 use crate::decide::by_redis;
 use crate::deliver::{hand_over, take_back};
 use crate::options::{Consistency, Options};
@@ -413,12 +412,6 @@ impl Drop for RedisEngine {
     }
 }
 
-/// Returns the outcome of a refund: an error if the ledger is full and cannot record it.
-fn noted(is_noted: bool) -> Result<(), Fault> {
-    let full = || Fault::Refused("too many counts wait to be handed over".to_owned());
-    is_noted.then_some(()).ok_or_else(full)
-}
-
 /// Decides a request in Redis within the deadline, or else without Redis.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
     if let Some(decision) = near::ask(&shared, &request).await {
@@ -495,10 +488,7 @@ impl Engine for RedisEngine {
                 Ok(_) => take_back(&shared, &keyed, charged_at, now).await,
                 Err(fault) => Err(fault),
             };
-            match taken_back.and_then(noted) {
-                Ok(()) => outage::refunded(&shared, &keyed, charged_at, now),
-                Err(fault) => outage::refund(&shared, &keyed, charged_at, now, fault),
-            }
+            outage::refund(&shared, &keyed, charged_at, now, taken_back)
         })
     }
 

@@ -139,30 +139,21 @@ pub(crate) fn adopt(
     }
 }
 
-/// Takes back a request that was decided without Redis. Returns `fault` if Redis decided the
-/// request.
+/// Takes a request back from this node's own table, and from the ledger if Redis did not take it back. Returns the fault
+/// if neither did.
 pub(crate) fn refund(
     shared: &Shared,
     charge: &KeyedCharge,
     charged_at: Option<Nanos>,
     now: Option<Nanos>,
-    fault: Fault,
+    by_redis: Result<(), Fault>,
 ) -> Result<(), EngineError> {
     let now = shared.clocks.now(now);
-    if !shared.ledger.take_back(charge, charged_at, now) {
+    if let Err(fault) = by_redis
+        && !shared.ledger.take_back(charge, charged_at, now)
+    {
         return Err(fault.into());
     }
-    refunded(shared, charge, charged_at, Some(now))
-}
-
-/// Takes a request back from this node's own table.
-pub(crate) fn refunded(
-    shared: &Shared,
-    charge: &KeyedCharge,
-    charged_at: Option<Nanos>,
-    now: Option<Nanos>,
-) -> Result<(), EngineError> {
-    let now = shared.clocks.now(now);
     // The local engine's future is ready at once.
     shared
         .local
