@@ -256,18 +256,10 @@ impl Call {
         outage::adopt(&self.shared, &self.request, observed, vec![charged]);
         let wait = decision.earliest();
         // Sent while the client is locked, so that its next request finds the units.
-        let mut answer = Some((answer, decision));
-        let mut send = || {
-            answer
-                .take()
-                .is_some_and(|(to, decision)| to.send(Ok(decision)).is_ok())
-        };
-        let noted = self.table.with(key, |line| {
-            let is_used = send();
+        let mut shard = self.table.shard(key);
+        let is_used = answer.send(Ok(decision)).is_ok();
+        if let Some(line) = shard.get_mut(&key[..]) {
             self.note(line, &one, state, (is_used, wait, good_for));
-        });
-        if noted.is_none() {
-            send();
         }
     }
 

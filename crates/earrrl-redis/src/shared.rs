@@ -47,8 +47,6 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
-        let unavailable =
-            |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
         let clock: Arc<dyn Clock> = Arc::new(WholeMicros(clock));
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         let probe: Rule = PROBE.parse()?;
@@ -59,7 +57,7 @@ impl Shared {
             connection,
             clocks: Clocks::new(clock, groups),
             rules: Rules::default(),
-            local: local.map_err(|error| unavailable(&error))?,
+            local: local.map_err(|error| EngineError::Unavailable(error.to_string()))?,
             ledger: Ledger::new(options.local_capacity, groups),
             unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
