@@ -43,7 +43,6 @@ pub struct Passed {
 }
 
 struct Extras {
-    x_rate_limit: Option<(Quota, Available)>,
     cost_after: Option<CostAfter>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
@@ -109,9 +108,6 @@ impl Passed {
         let Some(extras) = &mut self.extras else {
             return (None, None);
         };
-        if let Some((quota, available)) = extras.x_rate_limit {
-            headers::x_rate_limit(quota, available, response);
-        }
         (extras.cost_after.take(), extras.hold.take())
     }
 }
@@ -178,19 +174,13 @@ where
             rule: deciding.map_or("", |rule| &rule.name),
             decision,
         });
-        let rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
-        let with_older = self.settings.x_rate_limit;
-        let x_rate_limit = if with_older {
-            first_quota(judgement, prepared, charges)
-        } else {
-            None
-        };
+        let mut rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
+        if self.settings.x_rate_limit {
+            rate_limit.older = older(judgement, prepared, charges);
+        }
         if decision.outcome == Outcome::Deny {
             let mut response = self.denied(charges, decision, prepared, request);
             rate_limit.append_to(response.headers_mut());
-            if let Some((quota, available)) = x_rate_limit {
-                headers::x_rate_limit(quota, available, response.headers_mut());
-            }
             return Judged::Refuse(response);
         }
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
@@ -209,7 +199,6 @@ where
             }
         }
         let extras = Extras {
-            x_rate_limit,
             cost_after: None,
             verdict,
             settlement: None,
@@ -225,11 +214,7 @@ where
 
     /// Adds the charges that are made later. Returns `None` if the request has no extras.
     fn extras(self: &Arc<Self>, charges: &RequestCharges, extras: Extras) -> Option<Box<Extras>> {
-        if !self.charges_later
-            && extras.verdict.is_none()
-            && extras.x_rate_limit.is_none()
-            && extras.held.is_none()
-        {
+        if !self.charges_later && extras.verdict.is_none() && extras.held.is_none() {
             return None;
         }
         let settled = charges.filtered(|charge| charge.rule(&self.rules).settled);
@@ -366,6 +351,8 @@ where
 pub(crate) struct RateLimitHeaders {
     limits: Option<HeaderValue>,
     policies: Option<HeaderValue>,
+    /// The figures of the older headers, which few layers have.
+    older: Option<Box<(Quota, Available)>>,
 }
 
 impl RateLimitHeaders {
@@ -383,6 +370,7 @@ impl RateLimitHeaders {
             return Self {
                 limits,
                 policies: rule.policy.clone(),
+                older: None,
             };
         }
         let limits = shown
@@ -392,6 +380,7 @@ impl RateLimitHeaders {
         Self {
             limits: current::limits(limits),
             policies: current::policies(policies),
+            older: None,
         }
     }
 
@@ -403,18 +392,20 @@ impl RateLimitHeaders {
         if let Some(policies) = self.policies {
             headers.append(current::POLICY, policies);
         }
+        if let Some(older) = self.older {
+            headers::x_rate_limit(older.0, older.1, headers);
+        }
     }
 }
 
 /// Returns the quota of the deciding rule for the older headers, which report only one rule.
-pub(crate) fn first_quota(
+fn older(
     judgement: &ItemizedDecision,
     prepared: &[LayerRule],
     charges: &RequestCharges,
-) -> Option<(Quota, Available)> {
-    shown(judgement, prepared, charges)
-        .next()
-        .map(|(rule, available)| (rule.quota, available))
+) -> Option<Box<(Quota, Available)>> {
+    let (rule, available) = shown(judgement, prepared, charges).next()?;
+    Some(Box::new((rule.quota, available)))
 }
 
 fn shown<'a>(
