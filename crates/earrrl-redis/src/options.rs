@@ -220,42 +220,26 @@ impl Options {
         let Self {
             deadline, linger, ..
         } = self;
-        let wrong = [
-            (
-                self.urls.is_empty(),
-                "urls",
-                "none is given; expected redis://host:port".to_owned(),
-            ),
-            (
-                self.cluster && self.sentinel.is_some(),
-                "sentinel",
-                "a Cluster has none; expected one or the other".to_owned(),
-            ),
-            (
-                deadline.is_zero() || *deadline > MAX_DEADLINE,
-                "deadline",
-                format!("{deadline:?} is not above 0 and at most 60s"),
-            ),
-            (
-                *linger > MAX_LINGER,
-                "linger",
-                format!("{linger:?} is not at most five days"),
-            ),
-            (
-                self.longest_backoff.is_zero(),
-                "longest_backoff",
-                "0s is not above 0".to_owned(),
-            ),
-            (
-                self.local_capacity == 0,
-                "local_capacity",
-                "0 is not above 0".to_owned(),
-            ),
-        ];
-        match wrong.into_iter().find(|(is_wrong, ..)| *is_wrong) {
-            Some((_, field, problem)) => Err(RuleError::new(problem).of(field)),
-            None => Ok(()),
+        if self.urls.is_empty() {
+            return wrong("urls", "none is given; expected redis://host:port");
         }
+        if self.cluster && self.sentinel.is_some() {
+            return wrong("sentinel", "a Cluster has none; expected one or the other");
+        }
+        if deadline.is_zero() || *deadline > MAX_DEADLINE {
+            let problem = format!("{deadline:?} is not above 0 and at most 60s");
+            return wrong("deadline", &problem);
+        }
+        if *linger > MAX_LINGER {
+            return wrong("linger", &format!("{linger:?} is not at most five days"));
+        }
+        if self.longest_backoff.is_zero() {
+            return wrong("longest_backoff", "0s is not above 0");
+        }
+        if self.local_capacity == 0 {
+            return wrong("local_capacity", "0 is not above 0");
+        }
+        Ok(())
     }
 
     #[cfg(feature = "tls")]
@@ -266,7 +250,7 @@ impl Options {
         if let Some(url) = self.urls.iter().find(|url| !uses_tls(url)) {
             let shown = without_credentials(url);
             let problem = format!("of no use for {shown}; expected rediss://host:port");
-            return Err(RuleError::new(problem).of("certificates"));
+            return wrong("certificates", &problem);
         }
         certificates
             .check_authority()
@@ -277,7 +261,6 @@ impl Options {
     }
 
     fn check_sentinel_login(&self) -> Result<(), RuleError> {
-        let wrong = |field: &str, problem: &str| Err(RuleError::new(problem.to_owned()).of(field));
         match (&self.sentinel, &self.sentinel_user, &self.sentinel_password) {
             (None, Some(_), _) => wrong("sentinel_user", "only with sentinel"),
             (None, _, Some(_)) => wrong("sentinel_password", "only with sentinel"),
@@ -411,7 +394,11 @@ fn check_plain(field: &str, text: &str, least: usize) -> Result<(), RuleError> {
     let shown: String = text.chars().take(70).flat_map(char::escape_debug).collect();
     let problem =
         format!("`{shown}` is not {least} to {MAX_PREFIX_LEN} printing characters without braces");
-    Err(RuleError::new(problem).of(field))
+    wrong(field, &problem)
+}
+
+fn wrong(field: &str, problem: &str) -> Result<(), RuleError> {
+    Err(RuleError::new(problem.to_owned()).of(field))
 }
 
 /// Checks that Redis can count a rule exactly.
