@@ -112,7 +112,7 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
             failures.note(tasks.join_next().await);
         }
         if failures.failed.is_some() {
-            shared.ledger.put_back(&client, entry);
+            shared.ledger.put_back(&client, Some(entry));
         } else {
             tasks.spawn(deliver(shared.clone(), link.clone(), client, entry));
         }
@@ -164,17 +164,18 @@ async fn deliver(
     if outcome.is_err() && !entry.take_backs.is_empty() {
         count(&counters.take_backs_failed);
     }
-    match &outcome {
+    let retry = match &outcome {
         Ok(()) => {
             count(&counters.handed_over);
-            shared.ledger.done(&client);
+            None
         }
         Err(Fault::Record(_)) => {
             count(&counters.not_handed_over);
-            shared.ledger.done(&client);
+            None
         }
-        Err(_) => shared.ledger.put_back(&client, entry),
-    }
+        Err(_) => Some(entry),
+    };
+    shared.ledger.put_back(&client, retry);
     outcome
 }
 

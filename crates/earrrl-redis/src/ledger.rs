@@ -247,7 +247,7 @@ impl Ledger {
         self.len.fetch_sub(entries, Ordering::AcqRel);
     }
 
-    /// Takes the entry of one client that can be sent. The caller must report it with [`Ledger::done`] or
+    /// Takes the entry of one client that can be sent. The caller must report it with
     /// [`Ledger::put_back`]; until then no other entry of the client is returned.
     pub(crate) fn drain_client(&self, client: &ClientId) -> Option<Entry> {
         self.lock(client).get_mut(client)?.take()
@@ -261,17 +261,9 @@ impl Ledger {
         accounts.iter_mut().filter_map(entry).collect()
     }
 
-    /// Reports that an entry is delivered or dropped.
-    pub(crate) fn done(&self, client: &ClientId) {
-        self.back(client, None);
-    }
-
-    /// Returns an entry that may not have arrived, so that it is sent again.
-    pub(crate) fn put_back(&self, client: &ClientId, entry: Entry) {
-        self.back(client, Some(entry));
-    }
-
-    fn back(&self, client: &ClientId, retry: Option<Entry>) {
+    /// Reports that an entry is delivered or dropped, or returns one that may not have arrived, so that it is sent
+    /// again.
+    pub(crate) fn put_back(&self, client: &ClientId, retry: Option<Entry>) {
         let mut accounts = self.lock(client);
         let gone = usize::from(retry.is_none());
         if let Some(account) = accounts.get_mut(client) {
@@ -338,10 +330,10 @@ mod tests {
             (b'c', 0),
             "b has a lower number under way"
         );
-        ledger.put_back(&client, entry);
+        ledger.put_back(&client, Some(entry));
         drained
             .into_iter()
-            .for_each(|(client, entry)| ledger.put_back(&client, entry));
+            .for_each(|(client, entry)| ledger.put_back(&client, Some(entry)));
         assert_eq!(
             (ledger.len(), add("d")),
             (4, false),
@@ -351,7 +343,7 @@ mod tests {
             let mut all: Vec<_> = drained
                 .into_iter()
                 .map(|(client, entry)| {
-                    ledger.done(&client);
+                    ledger.put_back(&client, None);
                     (
                         client.key[0] as char,
                         entry.number,
