@@ -61,7 +61,7 @@ pub(crate) fn decide_here(
             spent => spent,
         }
     })??;
-    table.count();
+    count(&shared.connection.counters.near);
     if strict && decision.is_over(0) && mode == Mode::Check {
         let keyed = shared.keyed(rule, charge, 0);
         // Delivered with all other changes, within a second.
@@ -193,7 +193,7 @@ async fn meanwhile(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<Decis
         let failure = Failure::all(Fault::Late);
         return outage::decide(shared, request, failure).await.ok();
     };
-    table.count();
+    count(&shared.connection.counters.near);
     let rule = &charge.rule.rule;
     if rule.limit().policy() == Policy::Strict {
         shared.ledger.add(charge, local, Nanos::ZERO);

@@ -108,16 +108,12 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let rules = self.rules.all();
-        let near = rules.iter().filter_map(|rule| rule.near.as_ref());
-        let mut counts = self.connection.counters.read();
-        counts.near += near.map(|table| table.decided()).sum::<u64>();
         Status {
             mode: self.connection.mode(),
             last_failure: self.connection.last_failure(),
             owed: self.ledger.len(),
             unsettled: self.unsettled.len(),
-            counts,
+            counts: self.connection.counters.read(),
         }
     }
 }

@@ -12,7 +12,6 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -109,7 +108,6 @@ pub(crate) struct NearTable {
     pub(crate) units: Units,
     /// The time in which a client's pace is measured, and the longest lease of units.
     pub(crate) lease: Duration,
-    decided: AtomicU64,
 }
 
 /// The line of a client in the table.
@@ -232,7 +230,6 @@ impl NearTable {
             hasher: RandomState::new(),
             units: Units::of(limit),
             lease: lease.clamp(Duration::from_micros(1), LONGEST_LEASE),
-            decided: AtomicU64::new(0),
         }
     }
 
@@ -264,15 +261,5 @@ impl NearTable {
     /// Forgets a client that was reset. Its units are lost.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.shard(key).pop(key);
-    }
-
-    /// Counts a decision without a round trip.
-    pub(crate) fn count(&self) {
-        self.decided.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of decisions without a round trip.
-    pub(crate) fn decided(&self) -> u64 {
-        self.decided.load(Ordering::Relaxed)
     }
 }
