@@ -55,9 +55,6 @@ pub(crate) enum Frame {
     Renew,
 }
 
-/// The part of a reservation's script that finds a reservation of the same id.
-const KNOWN: &str = include_str!("../scripts/known.lua");
-
 /// All scripts that the engine calls, by frame and by set of algorithms.
 pub(crate) struct Scripts(Box<[OnceLock<Script>]>);
 
@@ -144,28 +141,18 @@ impl Frame {
             Self::Add => filled(include_str!("../scripts/add.lua"), first),
             Self::HoldOne => {
                 let text = filled(include_str!("../scripts/hold_one.lua"), first);
-                let text = text.replace("--[[ known ]]\n", &strip(KNOWN));
                 fetching(text, first, &["key", "hold_key", "given_key"])
             }
             Self::CommitOne => {
                 let text = filled(include_str!("../scripts/commit_one.lua"), first);
-                fetching(
-                    with_unit(&text, first),
-                    first,
-                    &["KEYS[1]", "key", "given_key"],
-                )
+                fetching(text, first, &["KEYS[1]", "key", "given_key"])
             }
-            Self::Renew => filled(&with_hold(include_str!("../scripts/renew.lua")), first),
-            Self::Several => strip(include_str!("../scripts/several.lua"))
-                .replace("--[[ algorithms ]]\n", &each(judged))
-                .replace("--[[ known ]]\n", &strip(KNOWN))
-                .replace(
-                    "--[[ hold ]]\n",
-                    &strip(include_str!("../scripts/hold.lua")),
-                ),
+            Self::Renew => filled(include_str!("../scripts/renew.lua"), first),
+            Self::Several => with_holds(include_str!("../scripts/several.lua"))
+                .replace("--[[ algorithms ]]\n", &each(judged)),
             Self::Batch => strip(include_str!("../scripts/batch.lua"))
                 .replace("--[[ algorithms ]]\n", &each(decided)),
-            Self::Commit => with_hold(include_str!("../scripts/commit.lua"))
+            Self::Commit => with_holds(include_str!("../scripts/commit.lua"))
                 .replace("--[[ algorithms ]]\n", &each(corrected)),
         };
         let tally = match kinds.clone().any(AlgorithmKind::is_tally) {
@@ -213,10 +200,7 @@ fn judged(kind: AlgorithmKind) -> String {
 
 /// Returns the function of commit.lua that corrects a charge by one algorithm.
 fn corrected(kind: AlgorithmKind) -> String {
-    with_unit(
-        &filled(include_str!("../scripts/commit_algorithm.lua"), kind),
-        kind,
-    )
+    filled(include_str!("../scripts/commit_algorithm.lua"), kind)
 }
 
 /// Returns the function of batch.lua that decides requests by one algorithm. Whole records are read together.
@@ -250,21 +234,16 @@ fn fetching(frame: String, kind: AlgorithmKind, keys: &[&str]) -> String {
         .replace("--[[ fetch ]]\n", &fetch)
 }
 
-/// Inserts the cost that the answer of a tally is about: a unit, as that of a peek.
-fn with_unit(text: &str, kind: AlgorithmKind) -> String {
-    let unit = match kind.is_tally() {
-        true => "cost = 1000000000\n",
-        false => "",
-    };
-    text.replace("--[[ unit ]]\n", unit)
-}
-
-/// Returns a script with the part that reads a reservation inserted.
-fn with_hold(text: &str) -> String {
-    strip(text).replace(
-        "--[[ hold ]]\n",
-        &strip(include_str!("../scripts/held.lua")),
-    )
+/// Returns a script without comments, with the parts about reservations inserted.
+fn with_holds(text: &str) -> String {
+    let parts = [
+        ("known", include_str!("../scripts/known.lua")),
+        ("store", include_str!("../scripts/hold.lua")),
+        ("hold", include_str!("../scripts/held.lua")),
+    ];
+    parts.iter().fold(strip(text), |text, (name, part)| {
+        text.replace(&format!("--[[ {name} ]]\n"), &strip(part))
+    })
 }
 
 /// Returns a text with the parts and the number of an algorithm inserted, for requests of one unit.
@@ -275,7 +254,14 @@ fn filled(text: &str, kind: AlgorithmKind) -> String {
 }
 
 fn with_parts(text: &str, kind: AlgorithmKind, of_units: bool) -> String {
-    let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
+    // The answer of a tally after a commit is that of a peek of one unit.
+    let unit = match kind.is_tally() {
+        true => "cost = 1000000000\n",
+        false => "",
+    };
+    let text = with_holds(text)
+        .replace("--[[ number ]]", &(kind as u8).to_string())
+        .replace("--[[ unit ]]\n", unit);
     PARTS.iter().fold(text, |text, name| {
         let part = match of_units || !OF_UNITS.contains(name) {
             true => kind.part(name),

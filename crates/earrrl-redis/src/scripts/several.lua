@@ -42,7 +42,7 @@ for i, verdict in ipairs(verdicts) do
   answer[i + 1] = verdict .. string.char(#state) .. state
 end
 if holds then
-  --[[ hold ]]
+  --[[ store ]]
 end
 if place ~= '' and stored > 0 then
   local receipts = KEYS[#KEYS]
