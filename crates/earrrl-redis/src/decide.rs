@@ -8,8 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::restore_places;
-use earrrl::{Decision, Mode, Nanos};
+use earrrl::{Mode, Nanos};
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{UNITS, flags};
@@ -22,9 +21,7 @@ use crate::reply::{Observation, Reply, ScriptVerdict};
 use crate::request::Request;
 use crate::send::{self, GRACE};
 use crate::shared::Shared;
-use crate::status::count;
 use crate::unsettled::Unanswered;
-use crate::{figures, outage};
 
 /// The greatest error in measuring [`GRACE`].
 const SLACK: Duration = Duration::from_millis(500);
@@ -46,19 +43,6 @@ impl Failure {
             kept: 0,
         }
     }
-}
-
-/// Decides a request in Redis within the deadline, and notes the clients' states for an outage.
-pub(crate) async fn by_redis(
-    shared: &Arc<Shared>,
-    request: &Arc<Request>,
-) -> Result<Decision, Failure> {
-    let observed = ask(shared, request).await?;
-    count(&shared.connection.counters.shared);
-    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
-    outage::adopt(shared, request, &observed, states);
-    restore_places(&mut decision, &request.places());
-    Ok(decision)
 }
 
 /// Returns what the scripts saw of each charge of a request, within the deadline.

@@ -12,7 +12,6 @@ use earrrl::{
 use futures_util::future::{BoxFuture, Either};
 use tokio::task::JoinHandle;
 
-use crate::decide::by_redis;
 use crate::deliver::{hand_over, take_back};
 use crate::options::{Consistency, Options};
 use crate::request::{KeyedCharge, Request};
@@ -417,7 +416,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     if let Some(decision) = near::ask(&shared, &request).await {
         return Ok(decision);
     }
-    match by_redis(&shared, &request).await {
+    match outage::by_redis(&shared, &request).await {
         Ok(decision) => Ok(decision),
         Err(failure) => outage::decide(&shared, &request, failure).await,
     }

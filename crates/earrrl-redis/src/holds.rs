@@ -23,13 +23,13 @@ use redis::Value;
 use crate::algorithm::{AlgorithmKind, Packed};
 use crate::connection::fault::Fault;
 use crate::connection::script::Frame;
-use crate::decide::{Failure, ask, by_redis};
-use crate::figures;
+use crate::decide::{Failure, ask};
 use crate::hold_format::{self as format, ActualCosts, StoredHold, StoredPart};
 use crate::key::place_of;
 use crate::reply::{self, CommitReply, CommitStatus};
 use crate::request::{HoldRequest, KeyedCharge, Request, time_argument};
 use crate::shared::Shared;
+use crate::{figures, outage};
 
 /// Reserves a request of this many charges. The reservation is made even if the caller stops waiting. If
 /// the terms permit less than the estimate and another request has used what remained, reserves what
@@ -99,7 +99,7 @@ async fn hold_once(
     }
     // In a task, which runs to its end even if the caller stops waiting.
     let decision = tokio::spawn(async move {
-        let decision = by_redis(&shared, &request).await;
+        let decision = outage::by_redis(&shared, &request).await;
         let decision = decision.map_err(|failure| give_up(&shared, &request, failure));
         if !decision.as_ref().is_ok_and(|decision| decision.allowed) {
             shared.holds.end(id);

@@ -1,4 +1,4 @@
-//! Decisions while Redis is not reachable, by the configured policy.
+//! Decisions while Redis is not reachable, by the configured policy; and by Redis, whose states are kept for an outage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use earrrl::{Action, Charge, Cost, Decision, Engine, EngineError, Mode, Nanos, O
 
 use crate::algorithm;
 use crate::connection::fault::Fault;
-use crate::decide::Failure;
-use crate::figures::combined;
+use crate::decide::{Failure, ask};
+use crate::figures::{self, combined};
 use crate::options::WhenGone;
 use crate::reply::Observation;
 use crate::request::{KeyedCharge, Request};
@@ -113,6 +113,19 @@ pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: 
     decision
 }
 
+/// Decides a request in Redis within the deadline.
+pub(crate) async fn by_redis(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+) -> Result<Decision, Failure> {
+    let observed = ask(shared, request).await?;
+    count(&shared.connection.counters.shared);
+    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
+    adopt(shared, request, &observed, states);
+    restore_places(&mut decision, &request.places());
+    Ok(decision)
+}
+
 /// Copies the states that Redis reported to this node's own table, so that an outage does not reset
 /// any client. A client with charges that Redis lacks keeps its own state until they are delivered.
 pub(crate) fn adopt(
@@ -139,8 +152,8 @@ pub(crate) fn adopt(
     }
 }
 
-/// Takes a request back from this node's own table, and from the ledger if Redis did not take it back. Returns the fault
-/// if neither did.
+/// Takes a request back from this node's own table, and from the ledger if Redis did not take it back. Returns the
+/// fault if neither did.
 pub(crate) fn refund(
     shared: &Shared,
     charge: &KeyedCharge,

@@ -156,8 +156,8 @@ impl Receipt {
         }
     }
 
-    /// Returns the charges that the receipt's call stored, one bit each, and the time of the call by Redis's clock, given
-    /// the node's receipts in Redis; `None` if the call was not executed.
+    /// Returns the charges that the receipt's call stored, one bit each, and the time of the call by Redis's clock,
+    /// given the node's receipts in Redis; `None` if the call was not executed.
     pub(crate) fn stored(&self, receipts: &[u8]) -> Option<(u16, Nanos)> {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
