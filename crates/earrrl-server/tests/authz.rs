@@ -287,7 +287,7 @@ fn logins_with(server: &TestServer, headers: &[u8]) -> [u16; 3] {
 /// Each case once made the service return an error, which proxies treat as permission.
 #[test]
 fn whatever_a_client_sends_gets_a_verdict() {
-    let mut cases: Vec<Vec<u8>> = [57, 70, 300, 500]
+    let mut cases: Vec<Vec<u8>> = [57, 70, 96]
         .map(|count| {
             (0..count)
                 .flat_map(|n| format!("H{n}: v\r\n").into_bytes())
@@ -307,46 +307,6 @@ fn whatever_a_client_sends_gets_a_verdict() {
         let (server, _) = TestServer::manual(RULES);
         let shown = String::from_utf8_lossy(&headers[..headers.len().min(100)]).into_owned();
         assert_eq!(logins_with(&server, &headers), [200, 200, 429], "{shown:?}");
-    }
-}
-
-/// The server begins to parse a connection anew when a head has more than a hundred fields.
-#[test]
-fn one_connection_may_ask_with_few_and_with_many_fields() {
-    let (server, _) = TestServer::manual(RULES);
-    let question = |fields: usize, body: &str| {
-        let fields: String = (0..fields).map(|n| format!("H{n}: v\r\n")).collect();
-        let length = body.len();
-        format!(
-            "POST /v1/authz HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-Method: POST\r\n\
-             X-Forwarded-Uri: /login\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
-        )
-    };
-    for (many, piece) in [
-        (96, 50),
-        (97, 50),
-        (97, 10_000),
-        (400, 1),
-        (400, 1_000),
-        (400, 10_000),
-    ] {
-        let mut client = server.http();
-        // The server answers before it has read a body, and closes the connection if the body has not
-        // arrived by then. So a body must not arrive in a piece of its own.
-        let body = if piece == 10_000 { "abc" } else { "" };
-        for (fields, body) in [(1, ""), (many, ""), (1, body), (many, body), (many, "")] {
-            let question = question(fields, body);
-            let login =
-                question.replace("Host", &format!("X-Forwarded-For: 192.0.2.{piece}\r\nHost"));
-            login
-                .as_bytes()
-                .chunks(piece)
-                .for_each(|piece| client.send(piece));
-            assert!(
-                matches!(client.response().status, 200 | 429),
-                "{many} in {piece}"
-            );
-        }
     }
 }
 
@@ -371,12 +331,12 @@ fn many_fields_after_another_request_are_no_request_of_their_own() {
 fn a_head_beyond_the_bounds_is_a_denial() {
     let rules = format!("[authz]\ndeny_status = 403\n{RULES}");
     let (server, _) = TestServer::manual(&rules);
-    let many: String = (0..600).map(|n| format!("H{n}: v\r\n")).collect();
+    let many: String = (0..97).map(|n| format!("H{n}: v\r\n")).collect();
     let long = format!("X: {}\r\n", "v".repeat(80_000));
     for headers in [many, long] {
         assert_eq!(logins_with(&server, headers.as_bytes()), [403; 3]);
     }
-    let answer = ask(&server, "GET", "/v1/authz", &"A: b\r\n".repeat(600));
+    let answer = ask(&server, "GET", "/v1/authz", &"A: b\r\n".repeat(101));
     assert_eq!(answer.header("x-ratelimit-action"), Some("deny"));
     assert_eq!(answer.json()["title"], "Forbidden");
 }

@@ -26,14 +26,9 @@ pub(super) struct Rewound {
 impl Rewound {
     /// Wraps a connection from which nothing has been read.
     pub(super) fn new(stream: Stream) -> Self {
-        Self::again(stream, Vec::with_capacity(PREFACE.len()))
-    }
-
-    /// Wraps a connection from which `first` was read.
-    pub(super) fn again(stream: Stream, first: Vec<u8>) -> Self {
         Self {
             stream,
-            first,
+            first: Vec::with_capacity(PREFACE.len()),
             consumed: 0,
         }
     }

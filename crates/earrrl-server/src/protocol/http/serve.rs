@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
 use tower::Service as _;
 
-use super::lines::{MAX_FIELDS, MAX_HEAD_LEN};
+use super::lines::MAX_HEAD_LEN;
 use super::refusal::HttpRefusal;
 use super::socket::TimedSocket;
 use super::{authz, host};
@@ -93,25 +93,14 @@ async fn serve_http1(
     let asking = Arc::clone(&connection);
     let mut hyper = http1::Builder::new();
     hyper.half_close(true).max_buf_size(BUFFER);
-    let mut socket = TimedSocket::new(stream, Arc::clone(&connection), false);
-    let ended = loop {
-        let answer = service_fn(|request| routes.answer(request, &asking));
-        let mut served = hyper.serve_connection(TokioIo::new(socket), answer);
-        let ended =
-            poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
-        let parts = served.into_parts();
-        socket = parts.io.into_inner();
-        let Some(unread) = socket.take_unread(&parts.read_buf) else {
-            break ended;
-        };
-        // The present head has more fields than hyper reads by default.
-        hyper.max_headers(MAX_FIELDS);
-        let stream = Rewound::again(socket.stream.stream, unread);
-        socket = TimedSocket::new(stream, Arc::clone(&connection), true);
-    };
+    let socket = TimedSocket::new(stream, Arc::clone(&connection));
+    let answer = service_fn(|request| routes.answer(request, &asking));
+    let mut served = hyper.serve_connection(TokioIo::new(socket), answer);
+    let ended =
+        poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
     let TimedSocket {
         stream, refused, ..
-    } = socket;
+    } = served.into_parts().io.into_inner();
     let ended = match (refused, ended) {
         (Some(refusal), _) => HttpEnded::Refused(refusal),
         (None, Ok(served)) => {

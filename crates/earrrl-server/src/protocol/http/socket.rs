@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::lines::{BadHead, HeadLines};
+use super::lines::HeadLines;
 use super::refusal::HttpRefusal;
 use crate::connections::Connection;
 use crate::protocol::first::Rewound;
@@ -33,22 +33,13 @@ pub(super) struct TimedSocket {
     /// True while TLS still holds a part of a response that the socket has not accepted.
     flushing: bool,
     lines: HeadLines,
-    /// True if hyper reads heads with many fields from this socket.
-    reads_many_fields: bool,
-    /// The bytes that had just arrived when a head had more fields than hyper reads. They end what
-    /// hyper reads from this socket.
-    unread: Option<Vec<u8>>,
     /// The reason why the socket refused to read on. It is reported instead of the error that hyper
     /// then returns.
     pub(super) refused: Option<HttpRefusal>,
 }
 
 impl TimedSocket {
-    pub(super) fn new(
-        stream: Rewound,
-        connection: Arc<Connection>,
-        reads_many_fields: bool,
-    ) -> Self {
+    pub(super) fn new(stream: Rewound, connection: Arc<Connection>) -> Self {
         Self {
             stream,
             connection,
@@ -56,8 +47,6 @@ impl TimedSocket {
             answer: 0,
             flushing: false,
             lines: HeadLines::default(),
-            reads_many_fields,
-            unread: None,
             refused: None,
         }
     }
@@ -73,25 +62,7 @@ impl TimedSocket {
         self.lines
             .follow(came)
             .map_err(|bad| self.refuse(HttpRefusal::Head(bad)))?;
-        if self.lines.has_many_fields() && !self.reads_many_fields {
-            self.unread = Some(came.to_vec());
-            return Err(io::ErrorKind::ConnectionAborted.into());
-        }
         self.keep(came.len())
-    }
-
-    /// Returns the bytes of the requests that have not been answered if one of them has more fields
-    /// than hyper reads. `buffered` are the bytes that hyper has not parsed. If these are not all
-    /// that have arrived, hyper has begun to answer an earlier request, and the present one is
-    /// refused: no proxy sends a request before the answer to the one before. Between requests hyper
-    /// has read the body of the earlier one to its end, or else it reads no more.
-    pub(super) fn take_unread(&mut self, buffered: &[u8]) -> Option<Vec<u8>> {
-        let came = self.unread.take()?;
-        if buffered.len() == self.received {
-            return Some([buffered, &came].concat());
-        }
-        self.refuse(HttpRefusal::Head(BadHead::TooLarge { asks: true }));
-        None
     }
 
     /// Counts bytes that have arrived as held until the request is answered. Each byte counts
@@ -126,11 +97,6 @@ impl TimedSocket {
         self.connection.hold(bytes) || bytes <= READER + SMALL
     }
 
-    /// Returns true if hyper reads and writes no more.
-    fn is_cut(&self) -> bool {
-        self.refused.is_some() || self.unread.is_some()
-    }
-
     fn refuse(&mut self, refusal: HttpRefusal) -> io::Error {
         self.refused = Some(refusal);
         io::ErrorKind::ConnectionAborted.into()
@@ -160,7 +126,7 @@ impl AsyncWrite for TimedSocket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.is_cut() {
+        if self.refused.is_some() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, bytes)? else {
@@ -190,9 +156,8 @@ impl AsyncWrite for TimedSocket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The socket is left open, since `close` still sends the response to the refused request, or
-        // another hyper reads on.
-        if self.is_cut() {
+        // The socket is left open, since `close` still sends the response to the refused request.
+        if self.refused.is_some() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(context)
