@@ -1,18 +1,22 @@
 //! The connection of a client: over TCP, over a Unix socket, or with TLS.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 /// The address that is used for clients over a Unix socket, since they are on this machine.
 pub const OF_UNIX: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// The first bytes that a client sends if it uses HTTP/2 without negotiating it (RFC 9113 section
+/// 3.4).
+const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The connection of a client.
 #[derive(Debug)]
@@ -36,24 +40,59 @@ impl Stream {
         tcp.peer_addr().ok().map(|address| address.ip())
     }
 
-    /// Returns true if TLS has negotiated HTTP/2 (ALPN) for this connection.
-    pub fn agreed_on_http2(&self) -> bool {
-        match self {
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
-            Self::Tcp(_) | Self::Unix(_) => false,
+    /// Returns true if TLS has negotiated HTTP/2 (ALPN) for this connection or, without TLS, if the
+    /// first bytes that the client sends are HTTP/2's. These bytes stay unread. Calls `begun` if
+    /// only some of them have arrived.
+    pub async fn speaks_http2(&self, begun: impl Fn()) -> bool {
+        loop {
+            let readable = match self {
+                Self::Tcp(stream) => stream.ready(Interest::READABLE).await,
+                Self::Unix(stream) => stream.ready(Interest::READABLE).await,
+                Self::Tls(stream) => return stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+            };
+            let Ok(readable) = readable else {
+                return false;
+            };
+            let is_whole = readable.is_read_closed();
+            let begins = || {
+                let mut first = [0; HTTP2_PREFACE.len()];
+                let (_, count) = recv(self.socket(), &mut first, RecvFlags::PEEK)?;
+                let begins = HTTP2_PREFACE.starts_with(&first[..count]) && count > 0;
+                if begins && count < first.len() && !is_whole {
+                    begun();
+                    // The runtime then waits for more bytes.
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Ok(begins)
+            };
+            let begins = match self {
+                Self::Unix(stream) => stream.try_io(Interest::READABLE, begins),
+                Self::Tcp(stream) => stream.try_io(Interest::READABLE, begins),
+                Self::Tls(_) => Ok(false),
+            };
+            match begins {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The next read returns another error again.
+                begins => return begins.unwrap_or(false),
+            }
         }
     }
 
     /// Returns true if the socket has unread bytes, even if the connection's task was not woken for
     /// them yet.
     pub fn has_input(&self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        let peeked = match self {
-            Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
-            Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
-            Self::Tls(stream) => SockRef::from(stream.get_ref().0).peek(&mut byte),
-        };
-        matches!(peeked, Ok(1..))
+        matches!(
+            recv(self.socket(), &mut [0; 1], RecvFlags::PEEK),
+            Ok((_, 1..))
+        )
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.get_ref().0.as_fd(),
+        }
     }
 
     /// Writes as many bytes as possible without waiting.

@@ -3,7 +3,6 @@
 
 mod authz;
 mod bearer;
-mod first;
 pub mod grpc;
 pub mod http;
 mod http2;

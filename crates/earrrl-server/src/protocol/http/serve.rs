@@ -20,11 +20,9 @@ use tokio::time::{sleep, timeout};
 use tower::Service as _;
 
 use super::lines::MAX_HEAD_LEN;
-use super::refusal::HttpRefusal;
 use super::socket::TimedSocket;
 use super::{authz, host};
 use crate::connections::{Connection, StopGrace, WaitEnd};
-use crate::protocol::first::Rewound;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::protocol::http2::{self, exchange};
 use crate::protocol::linger::linger;
@@ -42,17 +40,6 @@ const GUESSING: Duration = Duration::from_secs(1);
 /// for the server to notice bytes that have already arrived.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// The reason why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HttpEnded {
-    /// The connection was closed by the client, or by the server without an error.
-    Done,
-    /// The connection's deadline has passed.
-    Overdue,
-    /// The next request of the connection was refused.
-    Refused(HttpRefusal),
-}
-
 /// Serves a connection of the client at `peer` until it ends. Also serves `/v1/authz` if `asks` is true.
 pub async fn serve(
     stream: Stream,
@@ -62,10 +49,14 @@ pub async fn serve(
     router: Router,
     asks: bool,
 ) {
-    let mut stream = Rewound::new(stream);
     let mut silence = StopGrace::new(SILENCE);
     let http2 = {
-        let mut asked = pin!(stream.speaks_http2(&connection));
+        let begun = || {
+            if !connection.is_busy() {
+                connection.busy();
+            }
+        };
+        let mut asked = pin!(stream.speaks_http2(begun));
         poll_fn(|context| poll_served(&mut asked, &connection, &mut silence, context)).await
     };
     let routes = Routes {
@@ -75,15 +66,15 @@ pub async fn serve(
         asks,
     };
     match http2 {
-        Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
-        Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
-        Ok(Err(_)) | Err(HttpEnded::Done) => {}
-        Err(HttpEnded::Overdue | HttpEnded::Refused(_)) => server.service.metrics.shed.increment(),
+        Ok(true) => serve_http2(stream, connection, routes).await,
+        Ok(false) => serve_http1(stream, connection, routes, silence).await,
+        Err(WaitEnd::Stopping) => {}
+        Err(WaitEnd::Overdue) => server.service.metrics.shed.increment(),
     }
 }
 
 async fn serve_http1(
-    stream: Rewound,
+    stream: Stream,
     connection: Connection,
     routes: Routes,
     mut silence: StopGrace,
@@ -99,41 +90,30 @@ async fn serve_http1(
     let ended =
         poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
     let TimedSocket {
-        stream, refused, ..
+        mut stream,
+        refused,
+        ..
     } = served.into_parts().io.into_inner();
-    let ended = match (refused, ended) {
-        (Some(refusal), _) => HttpEnded::Refused(refusal),
-        (None, Ok(served)) => {
-            let status = served.err().as_ref().and_then(status_of);
-            status
-                .into_iter()
-                .for_each(|status| server.service.metrics.count_status(status));
-            HttpEnded::Done
-        }
-        (None, Err(ended)) => ended,
+    let saves_resources = match refused {
+        Some(refusal) => refusal.is_for_memory(),
+        None => matches!(ended, Err(WaitEnd::Overdue)),
     };
-    close(ended, stream.stream, &connection, &server).await;
-}
-
-/// Counts the connection if it was closed to save resources, and answers the request if one was
-/// refused.
-async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, server: &Server) {
     let metrics = &server.service.metrics;
-    let saves_resources = match ended {
-        HttpEnded::Done => false,
-        HttpEnded::Overdue => true,
-        HttpEnded::Refused(refusal) => refusal.is_for_memory(),
-    };
     if saves_resources {
         metrics.shed.increment();
     }
-    if let HttpEnded::Refused(refusal) = ended {
-        let (status, answer) = refusal.answer(server);
-        status
-            .into_iter()
-            .for_each(|status| metrics.count_status(status));
+    let answered = refused.map(|refusal| refusal.answer(&server));
+    let status = match (&answered, &ended) {
+        (Some((status, _)), _) => *status,
+        (None, Ok(Err(error))) => status_of(error),
+        (None, _) => None,
+    };
+    if let Some(status) = status {
+        metrics.count_status(status);
+    }
+    if let Some((_, answer)) = answered {
         let _ = stream.try_write(&answer);
-        linger(&mut stream, connection).await;
+        linger(&mut stream, &connection).await;
     }
 }
 
@@ -144,7 +124,7 @@ fn status_of(error: &hyper::Error) -> Option<u16> {
         .then_some(if error.is_parse_too_large() { 431 } else { 400 })
 }
 
-async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
+async fn serve_http2(stream: Stream, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
     http2::serve(
         stream,
@@ -310,13 +290,11 @@ fn poll_served<F: Future + Unpin>(
     connection: &Connection,
     silence: &mut StopGrace,
     context: &mut Context<'_>,
-) -> Poll<Result<F::Output, HttpEnded>> {
+) -> Poll<Result<F::Output, WaitEnd>> {
     let served = Pin::new(served).poll(context);
     let ended = silence.poll(connection, connection.is_busy(), context);
-    match (served, ended) {
-        (Poll::Ready(served), _) => Poll::Ready(Ok(served)),
-        (Poll::Pending, Poll::Ready(WaitEnd::Overdue)) => Poll::Ready(Err(HttpEnded::Overdue)),
-        (Poll::Pending, Poll::Ready(WaitEnd::Stopping)) => Poll::Ready(Err(HttpEnded::Done)),
-        (Poll::Pending, Poll::Pending) => Poll::Pending,
+    match served {
+        Poll::Ready(served) => Poll::Ready(Ok(served)),
+        Poll::Pending => ended.map(Err),
     }
 }

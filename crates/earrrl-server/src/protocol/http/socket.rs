@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::lines::HeadLines;
 use super::refusal::HttpRefusal;
 use crate::connections::Connection;
-use crate::protocol::first::Rewound;
+use crate::stream::Stream;
 
 /// The size of the buffer, in bytes, that a connection reads requests into.
 const READER: usize = 8 * 1024;
@@ -24,7 +24,7 @@ const SMALL: usize = 2 * 1024;
 /// The connection is busy from the first byte of a request until its response is written. The
 /// deadline is set once for that time, so a client cannot extend it by sending slowly.
 pub(super) struct TimedSocket {
-    pub(super) stream: Rewound,
+    pub(super) stream: Stream,
     connection: Arc<Connection>,
     /// The number of bytes of the present request that have arrived.
     received: usize,
@@ -39,7 +39,7 @@ pub(super) struct TimedSocket {
 }
 
 impl TimedSocket {
-    pub(super) fn new(stream: Rewound, connection: Arc<Connection>) -> Self {
+    pub(super) fn new(stream: Stream, connection: Arc<Connection>) -> Self {
         Self {
             stream,
             connection,

@@ -27,6 +27,7 @@ use tokio::time::{Sleep, sleep};
 use super::held::HeldBytes;
 use crate::connections::{Connection, ConnectionState};
 use crate::server::Server;
+use crate::stream::Stream;
 
 /// The largest size of a request's headers, in bytes, as HTTP/2 counts them: 64 KiB of text in 256
 /// fields, and 32 bytes for each field.
@@ -51,12 +52,12 @@ const KEPT: usize = 32;
 /// A request that has arrived, and the handle that sends its response.
 pub(in crate::protocol) type Arrived = (Request<RecvStream>, SendResponse<Bytes>);
 
-type Requests<S> = h2::server::Connection<Watched<S>, Bytes>;
+type Requests = h2::server::Connection<Watched, Bytes>;
 
 /// Serves a connection until it ends, and calls `answer` for each request. `answer` responds at
 /// once or starts a task that does.
-pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
+pub(in crate::protocol) async fn serve(
+    stream: Stream,
     connection: Arc<Connection>,
     server: &Server,
     answer: impl Fn(Arrived, &Arc<HeldBytes>, &mut Context<'_>),
@@ -68,7 +69,7 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         return;
     };
     held.greet();
-    if term.is_leaving() {
+    if term.leaving {
         requests.graceful_shutdown();
     }
     let arrived = Vec::new();
@@ -84,8 +85,8 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// A connection whose handshake is complete.
-struct Serving<'s, S, A> {
-    requests: Requests<S>,
+struct Serving<'s, A> {
+    requests: Requests,
     /// The requests that have arrived and are not answered yet.
     arrived: Vec<Arrived>,
     held: Arc<HeldBytes>,
@@ -94,11 +95,7 @@ struct Serving<'s, S, A> {
     answer: A,
 }
 
-impl<S, A> Serving<'_, S, A>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    A: Fn(Arrived, &Arc<HeldBytes>, &mut Context<'_>),
-{
+impl<A: Fn(Arrived, &Arc<HeldBytes>, &mut Context<'_>)> Serving<'_, A> {
     /// Answers the requests that arrive. Is ready once the connection must be closed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -137,12 +134,12 @@ where
 
 /// Performs the HTTP/2 handshake. Returns `None` if the client sends something other than HTTP/2's
 /// preface, or does not send it in time.
-async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: Watched<S>,
+async fn greet(
+    stream: Watched,
     held: &HeldBytes,
     term: &mut Term<'_>,
     server: &Server,
-) -> Option<Requests<S>> {
+) -> Option<Requests> {
     let streams = held.streams();
     let mut builder = Builder::new();
     builder
@@ -178,6 +175,7 @@ struct Term<'s> {
     held: Arc<HeldBytes>,
     server: &'s Server,
     age: Option<Pin<Box<Sleep>>>,
+    /// True once GOAWAY has been sent or must be sent next.
     leaving: bool,
 }
 
@@ -193,7 +191,7 @@ enum Turn {
 }
 
 impl<'s> Term<'s> {
-    pub(super) fn new(held: Arc<HeldBytes>, server: &'s Server) -> Self {
+    fn new(held: Arc<HeldBytes>, server: &'s Server) -> Self {
         let connection = held.connection();
         // The maximum age is increased by up to a tenth, which depends on the connection's number,
         // so that clients that connected together do not all reconnect at once.
@@ -211,14 +209,9 @@ impl<'s> Term<'s> {
         }
     }
 
-    /// Returns true once GOAWAY has been sent or must be sent next.
-    fn is_leaving(&self) -> bool {
-        self.leaving
-    }
-
     /// Returns the next step for the connection. Must be called whenever the connection's task is
     /// about to wait.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         let standing = self.connection().standing(context);
         let waits = self.held.any_waits();
         if self.leaving {
@@ -257,8 +250,8 @@ impl<'s> Term<'s> {
 /// A socket that extends the connection's deadline whenever the client sends something. If the
 /// client does not read, the deadline is no longer extended: the client must read all that was
 /// written within the time for one request.
-pub(super) struct Watched<S> {
-    stream: S,
+struct Watched {
+    stream: Stream,
     held: Arc<HeldBytes>,
     /// True while the socket accepts no more bytes because the client does not read.
     is_blocked: bool,
@@ -325,8 +318,8 @@ impl Frames {
     }
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, held: Arc<HeldBytes>) -> Self {
+impl Watched {
+    fn new(stream: Stream, held: Arc<HeldBytes>) -> Self {
         Self {
             stream,
             held,
@@ -354,7 +347,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl AsyncRead for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -381,7 +374,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl AsyncWrite for Watched {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
