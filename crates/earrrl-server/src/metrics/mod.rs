@@ -4,8 +4,6 @@ mod counter;
 mod family;
 mod process;
 
-use prometheus::{Encoder as _, TextEncoder};
-
 pub(crate) use counter::digest;
 pub use counter::{Counter, Histogram, Outcomes, RuleOutcomes, SmallCounter};
 pub use family::{Family, Labels};
@@ -104,15 +102,8 @@ impl Metrics {
             .chain(self.by_label())
             .chain(self.times())
             .chain(families);
-        let all = own.chain(process::families()).map(|family| family.0);
-        // The encoder fails on a family without values.
-        let families: Vec<_> = all
-            .filter(|family| !family.get_metric().is_empty())
-            .collect();
-        let mut text = Vec::with_capacity(8192);
-        // Writing to memory cannot fail.
-        let _ = TextEncoder::new().encode(&families, &mut text);
-        text
+        let text: String = own.chain(process::families()).map(Family::text).collect();
+        text.into_bytes()
     }
 
     fn by_label(&self) -> [Family; 8] {

@@ -1,6 +1,4 @@
 //! Metrics of this process by the names that Prometheus recommends, read from `/proc`.
-//!
-//! The collector of the `prometheus` crate counts whole seconds of processor time only.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -97,10 +95,7 @@ mod tests {
 
     #[test]
     fn this_process_has_all_of_them() {
-        let names: Vec<_> = families()
-            .iter()
-            .map(|family| family.0.name().to_owned())
-            .collect();
+        let names: Vec<_> = families().into_iter().map(|family| family.name).collect();
         let expected = [
             "process_open_fds",
             "process_max_fds",
