@@ -95,8 +95,7 @@ fn start_server() -> Result<[String; 2], CliFailure> {
         );
         let config =
             Config::parse(&config, "demo").map_err(|error| CliFailure::new(error.to_string()))?;
-        started = Running::start(&config, Arc::new(SystemClock::new()))
-            .map_err(|error| CliFailure::new(error.to_string()));
+        started = Running::start(&config, Arc::new(SystemClock::new())).map_err(CliFailure::new);
         if started.is_ok() {
             break;
         }

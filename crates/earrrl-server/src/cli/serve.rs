@@ -290,8 +290,8 @@ fn no_signals(error: io::Error) -> CliFailure {
 async fn serve(args: ServeArgs, config: Config, hangup: Signal) -> Result<(), CliFailure> {
     let signals = Signals::catch(hangup).map_err(no_signals)?;
     let handed = HandedOver::from_env().map_err(|error| CliFailure::new(error.to_string()))?;
-    let running = Running::start_on(&config, Arc::new(clock(&config)?), handed)
-        .map_err(|error| CliFailure::new(error.to_string()))?;
+    let running =
+        Running::start_on(&config, Arc::new(clock(&config)?), handed).map_err(CliFailure::new)?;
     announce(&args, &running, &config);
     let paths: Vec<_> = args
         .config

@@ -21,19 +21,11 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 /// Limits the log to one line a minute for all listeners, since they lack the same descriptors.
 static EXHAUSTION_LOGGED: Seldom = Seldom::new();
 
-/// Accepts connections until the task is dropped, and passes on those that the limits admit.
-pub async fn accept(
-    listener: Listener,
-    admit: impl Fn(IpAddr) -> Result<Connection, Refused>,
-    pass_on: impl Fn(Socket, Connection),
-    refuse: impl Fn(&Socket, Refused),
-) {
+/// Returns the next connection of a listener, and the address of its peer.
+pub(super) async fn next(listener: &Listener) -> (Socket, IpAddr) {
     loop {
         match listener.accept().await {
-            Ok((socket, address)) => match admit(address) {
-                Ok(connection) => pass_on(socket, connection),
-                Err(refused) => refuse(&socket, refused),
-            },
+            Ok(accepted) => return accepted,
             Err(error) => survive(&error).await,
         }
     }

@@ -7,29 +7,19 @@
 //! without it, and the limit on the files and sockets that the process may open.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
+use socket2::Socket;
 
 use crate::config::listen::Protocol;
-
-/// A listening socket that systemd passed to this process.
-#[derive(Debug)]
-pub enum Handed {
-    /// A socket that listens on an IP address and port.
-    Tcp(TcpListener),
-    /// A Unix socket that listens on a path in the file system.
-    Unix(UnixListener),
-}
 
 /// The listeners that systemd passed to this process, each with its protocol. The protocol is the
 /// listener's name (`FileDescriptorName=http`), or if listeners have no names, it follows from
 /// their order, which is that of [`Protocol::ALL`].
 #[derive(Debug, Default)]
-pub struct HandedOver(Vec<(Protocol, Handed)>);
+pub struct HandedOver(Vec<(Protocol, Socket)>);
 
 impl HandedOver {
     /// Takes the sockets that `LISTEN_FDS` announces; none if the variable is meant for another
@@ -49,16 +39,16 @@ impl HandedOver {
     }
 
     /// Removes and returns the listener for a protocol.
-    pub fn take(&mut self, protocol: Protocol) -> Option<Handed> {
+    pub fn take(&mut self, protocol: Protocol) -> Option<Socket> {
         let place = self.0.iter().position(|(known, _)| *known == protocol)?;
         Some(self.0.swap_remove(place).1)
     }
 }
 
-fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Handed>> {
+fn take(sockets: &mut ListenFd, place: usize) -> io::Result<Option<Socket>> {
     match sockets.take_tcp_listener(place) {
-        Ok(listener) => Ok(listener.map(Handed::Tcp)),
-        Err(_) => Ok(sockets.take_unix_listener(place)?.map(Handed::Unix)),
+        Ok(listener) => Ok(listener.map(Socket::from)),
+        Err(_) => Ok(sockets.take_unix_listener(place)?.map(Socket::from)),
     }
 }
 

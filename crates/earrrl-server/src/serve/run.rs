@@ -14,11 +14,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::accept::{self, accept, refusal};
+use super::accept::{self, refusal};
 use super::allocator::give_back_free_memory;
 use super::handover::{self, HandedOver};
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
-use super::socket::{Listener, Socket};
+use super::socket::Listener;
 use super::stamps::each_second;
 use super::workers::{Serving, Workers};
 use super::xds;
@@ -94,16 +94,6 @@ impl Signals {
     }
 }
 
-/// The reason why the server could not be started.
-#[derive(Debug)]
-pub struct StartError(String);
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Running {
     /// Opens the listeners and starts the threads. Connections are accepted once
     /// [`Running::until_signal`] or [`Running::until`] is called.
@@ -111,7 +101,7 @@ impl Running {
     /// # Errors
     /// Returns an error if the server cannot listen on an address, or if the address may not be
     /// served without a token.
-    pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+    pub fn start(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, String> {
         Self::start_on(config, clock, HandedOver::default())
     }
 
@@ -124,14 +114,13 @@ impl Running {
         config: &Config,
         clock: Arc<dyn Clock>,
         mut handed: HandedOver,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, String> {
         if let Some(why) = config.server.exposed() {
-            return Err(StartError(why));
+            return Err(why);
         }
         let tls = config.server.tls.as_ref().map(Tls::load).transpose();
-        let tls = tls.map_err(|why| StartError(format!("[server.tls] {why}")))?;
-        let server =
-            Server::new(config, tls, clock).map_err(|error| StartError(why_not_prepared(error)))?;
+        let tls = tls.map_err(|why| format!("[server.tls] {why}"))?;
+        let server = Server::new(config, tls, clock).map_err(why_not_prepared)?;
         let mut listeners = Vec::new();
         for protocol in Protocol::ALL {
             let address = config.server.address(protocol);
@@ -154,18 +143,18 @@ impl Running {
                     }
                     _ => String::new(),
                 };
-                StartError(format!("{listener}: can't listen on {name}: {error}{hint}"))
+                format!("{listener}: can't listen on {name}: {error}{hint}")
             };
             let listener = opened.map_err(failed)?;
             let address = listener.address().map_err(failed)?;
             listeners.push((protocol, listener, address));
         }
         if listeners.is_empty() {
-            return Err(StartError(Config::NO_LISTENER.to_owned()));
+            return Err(Config::NO_LISTENER.to_owned());
         }
         let cores = || std::thread::available_parallelism().map_or(1, Into::into);
         let workers = Workers::start(server.config.threads.unwrap_or_else(cores))
-            .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
+            .map_err(|error| format!("can't start a thread: {error}"))?;
         let routers = Routers::new(&server);
         let control_plane = config.envoy.control_plane.clone();
         let tasks = JoinSet::new();
@@ -427,7 +416,28 @@ async fn accept_all(
     workers: Arc<Workers>,
 ) {
     let metrics = &server.service.metrics;
-    let pass_on = |socket: Socket, connection| {
+    let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
+    loop {
+        let (socket, address) = accept::next(&listener).await;
+        let admitted = match protocol {
+            Protocol::Resp | Protocol::Grpc => server.connections.admit(address),
+            Protocol::Admin => server.admin_connections.admit(address),
+            Protocol::Http => server
+                .connections
+                .admit(address)
+                .or_else(|refused| server.connections.admit_reserved(address).ok_or(refused)),
+        };
+        let connection = match admitted {
+            Ok(connection) => connection,
+            Err(refused) => {
+                metrics.refused.increment();
+                // A client that uses TLS could not read an unencrypted reply.
+                if !speaks_tls || socket.is_unix {
+                    socket.send(refusal(protocol, refused).as_bytes());
+                }
+                continue;
+            }
+        };
         metrics.accepted.increment();
         let server = Arc::clone(&server);
         let routers = routers.clone();
@@ -440,24 +450,7 @@ async fn accept_all(
                 }
             }
         }));
-    };
-    let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
-    let refuse = |socket: &Socket, refused| {
-        metrics.refused.increment();
-        // A client that uses TLS could not read an unencrypted reply.
-        if !speaks_tls || matches!(socket, Socket::Unix(_)) {
-            socket.send(refusal(protocol, refused).as_bytes());
-        }
-    };
-    let admit = |address| match protocol {
-        Protocol::Resp | Protocol::Grpc => server.connections.admit(address),
-        Protocol::Admin => server.admin_connections.admit(address),
-        Protocol::Http => server
-            .connections
-            .admit(address)
-            .or_else(|refused| server.connections.admit_reserved(address).ok_or(refused)),
-    };
-    accept(listener, admit, pass_on, refuse).await;
+    }
 }
 
 /// Keeps the overrides that are set at run time those of all servers, until the server ends.

@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, fchmod};
-use socket2::{Domain, SockAddr, SockRef, Type};
+use socket2::{Domain, SockAddr, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::handover::Handed;
 use crate::config::listen::ListenAddress;
 use crate::stream::{OF_UNIX, Stream};
 
@@ -29,11 +28,10 @@ pub enum Listener {
 
 /// An accepted connection that is not yet registered with the thread that will serve it.
 #[derive(Debug)]
-pub enum Socket {
-    /// A TCP connection.
-    Tcp(TcpStream),
-    /// A connection over a Unix socket.
-    Unix(UnixStream),
+pub struct Socket {
+    socket: socket2::Socket,
+    /// True for a connection over a Unix socket, and false for one over TCP.
+    pub is_unix: bool,
 }
 
 impl Listener {
@@ -43,49 +41,46 @@ impl Listener {
     /// Returns an error if the address is in use, does not belong to this machine, or needs
     /// privileges.
     pub fn open(address: &ListenAddress, mode: u32) -> io::Result<Self> {
-        match address {
+        let new = |domain| socket2::Socket::new(domain, Type::STREAM, None);
+        let (socket, file) = match address {
             ListenAddress::Tcp(address) => {
-                let socket = new_socket(Domain::for_address(*address))?;
+                let socket = new(Domain::for_address(*address))?;
                 // SO_REUSEADDR, not SO_REUSEPORT: a restarted server may take over the address, but
                 // a second server must not share it.
                 socket.set_reuse_address(true)?;
                 socket.bind(&(*address).into())?;
-                socket.listen(BACKLOG)?;
-                Ok(Self::Tcp(TcpListener::from_std(socket.into())?))
+                (socket, None)
             }
             ListenAddress::Unix(path) => {
                 remove_stale(path)?;
-                let socket = new_socket(Domain::UNIX)?;
+                let socket = new(Domain::UNIX)?;
                 // The file is created with these permissions less the umask, so it is never
                 // accessible to more users than configured.
                 fchmod(&socket, Mode::from_raw_mode(mode))?;
                 socket.bind(&SockAddr::unix(path)?)?;
                 let file = SocketFile::of(path)?;
                 fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-                socket.listen(BACKLOG)?;
-                Ok(Self::Unix(
-                    UnixListener::from_std(socket.into())?,
-                    Some(file),
-                ))
+                (socket, Some(file))
             }
-        }
+        };
+        socket.listen(BACKLOG)?;
+        Self::new(socket, file)
     }
 
     /// Creates a listener from a socket that systemd passed, which already listens.
     ///
     /// # Errors
     /// Returns an error if the runtime cannot register the socket.
-    pub fn take_over(handed: Handed) -> io::Result<Self> {
-        match handed {
-            Handed::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                Ok(Self::Tcp(TcpListener::from_std(listener)?))
-            }
-            Handed::Unix(listener) => {
-                listener.set_nonblocking(true)?;
-                Ok(Self::Unix(UnixListener::from_std(listener)?, None))
-            }
-        }
+    pub fn take_over(socket: socket2::Socket) -> io::Result<Self> {
+        Self::new(socket, None)
+    }
+
+    fn new(socket: socket2::Socket, file: Option<SocketFile>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(match socket.local_addr()?.is_unix() {
+            true => Self::Unix(UnixListener::from_std(socket.into())?, file),
+            false => Self::Tcp(TcpListener::from_std(socket.into())?),
+        })
     }
 
     /// Returns the address that the listener is bound to.
@@ -109,27 +104,23 @@ impl Listener {
     /// # Errors
     /// Returns the error of `accept`: a failure of the one connection, or a lack of resources.
     pub async fn accept(&self) -> io::Result<(Socket, IpAddr)> {
-        match self {
+        let (socket, peer) = match self {
             Self::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                let stream = stream.into_std()?;
+                let (stream, peer) = listener.accept().await?;
+                let socket = socket2::Socket::from(stream.into_std()?);
                 // TCP_NODELAY: a response must not wait for the acknowledgement of the previous
                 // one. Setting it fails only if the peer has already closed the connection.
-                let _ = SockRef::from(&stream).set_tcp_nodelay(true);
-                Ok((Socket::Tcp(stream), address.ip()))
+                let _ = socket.set_tcp_nodelay(true);
+                (socket, peer.ip())
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Socket::Unix(stream.into_std()?), OF_UNIX))
+                (stream.into_std()?.into(), OF_UNIX)
             }
-        }
+        };
+        let is_unix = matches!(self, Self::Unix(..));
+        Ok((Socket { socket, is_unix }, peer))
     }
-}
-
-fn new_socket(domain: Domain) -> io::Result<socket2::Socket> {
-    let socket = socket2::Socket::new(domain, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
 }
 
 /// Removes the socket file that a killed server left behind. A socket on which a process listens
@@ -154,19 +145,16 @@ impl Socket {
     /// # Errors
     /// Fails if the thread's event queue does not accept the socket.
     pub fn into_stream(self) -> io::Result<Stream> {
-        Ok(match self {
-            Self::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
-            Self::Unix(stream) => Stream::Unix(tokio::net::UnixStream::from_std(stream)?),
+        Ok(match self.is_unix {
+            true => Stream::Unix(tokio::net::UnixStream::from_std(self.socket.into())?),
+            false => Stream::Tcp(tokio::net::TcpStream::from_std(self.socket.into())?),
         })
     }
 
     /// Sends a few bytes if that is possible without waiting.
     pub fn send(&self, bytes: &[u8]) {
         // A failure does not matter, since the connection is closed next.
-        let _ = match self {
-            Self::Tcp(stream) => SockRef::from(stream).send(bytes),
-            Self::Unix(stream) => SockRef::from(stream).send(bytes),
-        };
+        let _ = self.socket.send(bytes);
     }
 }
 

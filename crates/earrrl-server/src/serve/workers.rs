@@ -9,7 +9,6 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use tokio::runtime;
@@ -31,8 +30,9 @@ pub(super) struct Workers {
 
 #[derive(Debug)]
 struct Worker {
-    sender: UnboundedSender<Begin>,
-    load: Arc<AtomicUsize>,
+    sender: UnboundedSender<(Begin, Arc<()>)>,
+    /// An object that each connection of the thread shares, so that they can be counted.
+    load: Arc<()>,
 }
 
 impl Workers {
@@ -60,11 +60,10 @@ impl Workers {
         let least = self
             .workers
             .iter()
-            .min_by_key(|worker| worker.load.load(Relaxed));
+            .min_by_key(|worker| Arc::strong_count(&worker.load));
         if let Some(worker) = least {
-            worker.load.fetch_add(1, Relaxed);
             // If the thread has ended, sending drops the connection, which closes it.
-            let _ = worker.sender.send(begin);
+            let _ = worker.sender.send((begin, Arc::clone(&worker.load)));
         }
     }
 }
@@ -75,35 +74,26 @@ impl Worker {
             .enable_all()
             .build()?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let load = Arc::new(AtomicUsize::new(0));
-        let of_thread = Arc::clone(&load);
         thread::Builder::new()
             .name(format!("serve-{index}"))
             .spawn(move || {
                 let _ending = Ending(ended);
-                runtime.block_on(receive(receiver, of_thread));
+                runtime.block_on(receive(receiver));
             })?;
-        Ok(Self { sender, load })
+        Ok(Self {
+            sender,
+            load: Arc::default(),
+        })
     }
 }
 
-async fn receive(mut receiver: UnboundedReceiver<Begin>, load: Arc<AtomicUsize>) {
-    while let Some(begin) = receiver.recv().await {
-        let place = LoadShare(Arc::clone(&load));
+async fn receive(mut receiver: UnboundedReceiver<(Begin, Arc<()>)>) {
+    while let Some((begin, load)) = receiver.recv().await {
         let serving = begin();
         tokio::spawn(async move {
-            let _place = place;
+            let _load = load;
             serving.await;
         });
-    }
-}
-
-/// The part of one connection in the load of its thread, which is subtracted on drop.
-struct LoadShare(Arc<AtomicUsize>);
-
-impl Drop for LoadShare {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 
