@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, 
 use axum::response::IntoResponse as _;
 use earrrl::Mode;
 use http_body_util::BodyExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
@@ -24,7 +24,7 @@ use super::message::{counted, response};
 use super::{authz, call, reserve};
 use crate::connections::Connection;
 use crate::protocol::http2;
-use crate::protocol::http2::held::{EndlessCall, HeldBytes, HeldShare};
+use crate::protocol::http2::held::{HeldBytes, HeldShare};
 use crate::protocol::http2::{exchange, held};
 use crate::server::Server;
 use crate::stream::Stream;
@@ -126,10 +126,7 @@ const NAMES: [&str; 3] = [
     "envoy.service.ratelimit.v3.RateLimitService",
     "envoy.service.auth.v3.Authorization",
 ];
-/// The largest number of `Watch` calls (which report changes of the server's health) that may be
-/// open at once on one connection, and below that on the whole server. A client needs one call for
-/// each service's name.
-const WATCHES_A_CONNECTION: usize = 8;
+/// The largest number of `Watch` calls that may be open at once on the whole server.
 const MAX_WATCHES: usize = 1024;
 /// The encoded descriptors of the services for Envoy, which the reflection service returns. The
 /// script `scripts/descriptors` generates the file.
@@ -141,14 +138,6 @@ pub struct Services {
     others: Router,
     health: HealthReporter,
     watches: Arc<Semaphore>,
-}
-
-/// An open `Watch` call. While this value exists, the call counts towards the limits of its
-/// connection and of the server.
-#[derive(Debug)]
-struct Watch {
-    _of_connection: EndlessCall,
-    _of_server: OwnedSemaphorePermit,
 }
 
 /// Creates the health and reflection services. [`Services::announce_start`] then sets the health
@@ -191,13 +180,11 @@ impl Services {
         }
     }
 
-    /// Counts a new `Watch` call. Returns `None` if the connection or the server has too many of
-    /// them.
-    fn begin_watch(&self, held: &Arc<HeldBytes>) -> Option<Watch> {
-        Some(Watch {
-            _of_connection: held.begin_endless(WATCHES_A_CONNECTION)?,
-            _of_server: Arc::clone(&self.watches).try_acquire_owned().ok()?,
-        })
+    /// Counts a new `Watch` call towards the limits of its connection and of the server, until the
+    /// result is dropped. Returns an error if either has too many of them.
+    fn begin_watch(&self, held: &HeldBytes) -> Result<[OwnedSemaphorePermit; 2], TryAcquireError> {
+        let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned();
+        Ok([place(&held.endless)?, place(&self.watches)?])
     }
 }
 
@@ -205,12 +192,12 @@ impl Services {
 /// server's health, counts towards the limits of its connection and of the server.
 async fn of_service(
     services: &Services,
-    held: &Arc<HeldBytes>,
+    held: &HeldBytes,
     request: Request<Body>,
 ) -> Response<Body> {
     let is_watch = request.uri().path() == "/grpc.health.v1.Health/Watch";
     let watch = is_watch.then(|| services.begin_watch(held));
-    if let Some(None) = watch {
+    if let Some(Err(_)) = watch {
         return Status::resource_exhausted("too many Watch calls at once").into_http();
     }
     let Ok(response) = services.others.clone().oneshot(request).await;

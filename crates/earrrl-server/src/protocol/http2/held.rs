@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use axum::http::HeaderMap;
+use tokio::sync::Semaphore;
 
 use crate::connections::{Connection, STREAM_PLACE};
 
@@ -16,6 +17,9 @@ const FIELD: usize = 128;
 /// The number of bytes that a connection may always hold, so that one small request is admitted
 /// even if other connections have used up the memory limit.
 const ALWAYS_FREE: usize = STREAM + 4 * 1024;
+/// The largest number of calls of one connection that only the client ends (`Watch`, which reports
+/// changes of the server's health). A client needs one for each service's name.
+const MAX_ENDLESS: usize = 8;
 
 /// The count of bytes that all requests of one connection hold.
 #[derive(Debug)]
@@ -30,8 +34,8 @@ pub(in crate::protocol) struct HeldBytes {
     /// The largest number of requests of this connection that were in flight at once, or `reserved` if that is more.
     /// Cancelled requests take places until they are accepted, so that a client can take more than are reserved.
     places: AtomicUsize,
-    /// The number of open calls that only the client ends.
-    endless: AtomicUsize,
+    /// The places for calls that only the client ends.
+    pub(in crate::protocol) endless: Arc<Semaphore>,
     /// True if a request was refused because the memory limit was reached.
     refused: AtomicBool,
     /// True once the client has sent HTTP/2's preface.
@@ -55,7 +59,7 @@ impl HeldBytes {
             waiting: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
             places: AtomicUsize::new(reserved),
-            endless: AtomicUsize::new(0),
+            endless: Arc::new(Semaphore::new(MAX_ENDLESS)),
             refused: AtomicBool::new(false),
             greeted: AtomicBool::new(false),
         })
@@ -117,14 +121,6 @@ impl HeldBytes {
         self.greeted.load(Relaxed)
     }
 
-    /// Counts a new call that only the client ends. Returns `None` if the connection already has
-    /// `most` such calls.
-    pub(in crate::protocol) fn begin_endless(self: &Arc<Self>, most: usize) -> Option<EndlessCall> {
-        let more = |count| (count < most).then_some(count + 1);
-        self.endless.fetch_update(Relaxed, Relaxed, more).ok()?;
-        Some(EndlessCall(Arc::clone(self)))
-    }
-
     /// Returns true if a request of this connection is waiting for its response.
     pub(super) fn any_waits(&self) -> bool {
         self.waiting.load(Relaxed) > 0
@@ -144,17 +140,6 @@ impl HeldBytes {
             self.refused.store(true, Relaxed);
         }
         enough
-    }
-}
-
-/// An open call that only the client ends. It counts towards the connection's limit until it is
-/// dropped.
-#[derive(Debug)]
-pub(in crate::protocol) struct EndlessCall(Arc<HeldBytes>);
-
-impl Drop for EndlessCall {
-    fn drop(&mut self) {
-        self.0.endless.fetch_sub(1, Relaxed);
     }
 }
 
