@@ -8,9 +8,8 @@
 //! A request that changes something must not come from a page of another site, with or without tokens: the
 //! browser names that site as the `Origin`. Programs send no `Origin`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 
 use crate::protocol::response::Problem;
@@ -37,7 +36,7 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
         .and_then(|host| str::from_utf8(host).ok())
         .unwrap_or_default();
     let is_known = |host: &str| {
-        let (name, _) = split_port(host);
+        let name = without_port(host);
         let mut names = server.config.hosts.iter();
         names.any(|known| known.eq_ignore_ascii_case(name))
     };
@@ -66,25 +65,35 @@ fn is_same_origin(headers: &HeaderMap, host: &str, is_known: impl Fn(&str) -> bo
     })
 }
 
-/// Returns a host and its port, which is empty if there is none.
-fn split_port(host: &str) -> (&str, &str) {
+/// Returns a host without its port, if it has one.
+fn without_port(host: &str) -> &str {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     match host.rsplit_once(':') {
-        Some((name, port)) if is_port(port) => (name, port),
-        _ => (host, ""),
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
     }
 }
 
 /// Returns true for hosts that no web page on the Internet can have: IP addresses, names without a dot, and names
 /// below domains that the Internet does not have.
 fn is_private(host: &str) -> bool {
-    let (name, _) = split_port(host);
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    let last = name.rsplit('.').next().unwrap_or_default();
+    let name = without_port(host);
     let is_local = ["local", "internal", "svc", "lan"]
         .iter()
-        .any(|domain| last.eq_ignore_ascii_case(domain));
-    bare.parse::<IpAddr>().is_ok() || (!name.is_empty() && !name.contains('.')) || is_local
+        .any(|domain| is_below(name, domain));
+    address(name).is_some() || (!name.is_empty() && !name.contains('.')) || is_local
+}
+
+/// Returns true if the last part of a name is this domain.
+fn is_below(name: &str, domain: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    last.eq_ignore_ascii_case(domain)
+}
+
+/// Returns the IP address that a name is, with or without the brackets of IPv6.
+fn address(name: &str) -> Option<IpAddr> {
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    bare.parse().ok()
 }
 
 /// Returns true for paths that monitors may request under any host name, since they change nothing
@@ -94,28 +103,9 @@ fn is_open(path: &str) -> bool {
 }
 
 fn is_loopback(host: &str) -> bool {
-    // `localhost`, the most common name, is compared without an allocation.
-    if is_localhost(host) {
-        return true;
-    }
-    if let Ok(address) = host.parse::<SocketAddr>() {
-        return address.ip().to_canonical().is_loopback();
-    }
-    let Ok(authority) = host.parse::<Authority>() else {
-        return false;
-    };
-    let name = authority.host().to_ascii_lowercase();
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    match bare.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => name == "localhost" || name.ends_with(".localhost"),
-    }
-}
-
-/// Returns true for `localhost`, with or without a port.
-fn is_localhost(host: &str) -> bool {
-    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
-    name == "localhost" && port.parse::<u16>().is_ok()
+    let name = without_port(host);
+    is_below(name, "localhost")
+        || address(name).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
