@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use futures_util::StreamExt as _;
-use hyper::body::Body as _;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes};
 use serde::Deserialize;
 
 use super::body::{self, JsonObject};
@@ -15,9 +15,6 @@ use crate::config::access::{Access, Forbidden, Scope};
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::response::{GONE, Problem};
 use crate::server::Server;
-
-/// The most bytes that are allocated for a body before any of it has arrived.
-const FIRST_ROOM: usize = 4 * 1024;
 
 pub(super) type ServerState = State<Arc<Server>>;
 
@@ -28,7 +25,7 @@ pub(super) async fn read(
     server: &Server,
     request: Request,
     needed: Scope,
-) -> Result<(Access, Vec<u8>), Problem> {
+) -> Result<(Access, Bytes), Problem> {
     let access = authorize(server, request.headers(), needed)?;
     let kind = request
         .headers()
@@ -48,17 +45,12 @@ pub(super) async fn read(
     if announced > most as u64 {
         return Err(too_long(format!("{announced} bytes; at most {most}")));
     }
-    let mut chunks = request.into_body().into_data_stream();
-    // A client may announce more bytes than it sends, so little is allocated in advance.
-    let mut body = Vec::with_capacity((announced as usize).min(FIRST_ROOM));
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| broken(server, &error))?;
-        if body.len() + chunk.len() > most {
-            return Err(too_long(format!("more than {most} bytes")));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok((access, body))
+    let body = Limited::new(request.into_body(), most).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => too_long(format!("more than {most} bytes")),
+        false => broken(server, &*error),
+    });
+    Ok((access, body?.to_bytes()))
 }
 
 /// Returns the error for a body that ended early: its chunks are malformed, or the client has
