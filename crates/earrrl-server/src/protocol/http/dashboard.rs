@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use earrrl::Outcome;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::events::{Subscription, respond};
@@ -82,22 +82,18 @@ pub(super) async fn live(
     // The first event is made now, so that an unknown rule is an error.
     let first = event(&server, &rule).await?;
     let subscription = Subscription::open(server, headers)?;
-    let events = stream::unfold((Some(first), subscription, rule), next);
+    let later = stream::unfold((subscription, rule), next);
+    let events = stream::iter([first]).chain(later);
     Ok(respond("text/event-stream", events))
 }
 
-type LiveState = (Option<Bytes>, Subscription, String);
+type LiveState = (Subscription, String);
 
 /// Returns the next event; the events end with the subscription, or when the rule is gone.
-async fn next((ready, subscription, rule): LiveState) -> Option<(Bytes, LiveState)> {
-    let event = match ready {
-        Some(event) => event,
-        None => {
-            subscription.step().await?.permit_rule(&rule).ok()?;
-            event(&subscription.server, &rule).await.ok()?
-        }
-    };
-    Some((event, (None, subscription, rule)))
+async fn next((subscription, rule): LiveState) -> Option<(Bytes, LiveState)> {
+    subscription.step().await?.permit_rule(&rule).ok()?;
+    let event = event(&subscription.server, &rule).await.ok()?;
+    Some((event, (subscription, rule)))
 }
 
 async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {

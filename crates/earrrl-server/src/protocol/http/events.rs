@@ -78,19 +78,12 @@ pub(super) async fn events(
         silent: 0,
     };
     let first = subscriber.changes(&access);
-    let first = Some(first).filter(|first| !first.is_empty());
-    Ok(respond(
-        form.content_type(),
-        stream::unfold((first, subscriber), next),
-    ))
+    let first = stream::iter(Some(first).filter(|first| !first.is_empty()));
+    let events = first.chain(stream::unfold(subscriber, next));
+    Ok(respond(form.content_type(), events))
 }
 
-type Next = (Bytes, (Option<Bytes>, Subscriber));
-
-async fn next((ready, mut subscriber): (Option<Bytes>, Subscriber)) -> Option<Next> {
-    if let Some(events) = ready {
-        return Some((events, (None, subscriber)));
-    }
+async fn next(mut subscriber: Subscriber) -> Option<(Bytes, Subscriber)> {
     loop {
         let access = subscriber.subscription.step().await?;
         let mut events = subscriber.changes(&access);
@@ -100,7 +93,7 @@ async fn next((ready, mut subscriber): (Option<Bytes>, Subscriber)) -> Option<Ne
         }
         if !events.is_empty() {
             subscriber.silent = 0;
-            return Some((events, (None, subscriber)));
+            return Some((events, subscriber));
         }
     }
 }
