@@ -42,7 +42,7 @@ const PART_OF_LEFT: usize = 4;
 const WORTH_GIVING_BACK: usize = 1024 * 1024;
 
 /// All open connections of a server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Connections {
     limits: Limits,
     /// The seconds since the server started, which [`Connections::tick`] increments.
@@ -89,13 +89,7 @@ impl Connections {
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            now: AtomicU32::new(0),
-            stopping: AtomicBool::new(false),
-            held: AtomicUsize::new(0),
-            places: AtomicUsize::new(0),
-            highest: AtomicUsize::new(0),
-            table: Mutex::default(),
-            all_gone: Notify::new(),
+            ..Self::default()
         })
     }
 
@@ -137,17 +131,15 @@ impl Connections {
         address: IpAddr,
         kind: PlaceKind,
     ) -> Connection {
-        let held = AtomicUsize::new(0);
-        let refused_tokens = AtomicU8::new(0);
         Connection {
             all: Arc::clone(self),
             entry,
             index,
             address,
-            held,
+            held: AtomicUsize::new(0),
             places: AtomicUsize::new(0),
             kind,
-            refused_tokens,
+            refused_tokens: AtomicU8::new(0),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use earrrl::internal::lock;
 use earrrl::{Clock, EngineError};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Semaphore, SetOnce};
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
@@ -50,9 +50,8 @@ pub struct Server {
     tokens: ArcSwap<Tokens>,
     started: Instant,
     stopping: AtomicBool,
-    /// True once the rules and descriptors of all sources are in force.
-    configured: AtomicBool,
-    was_configured: Notify,
+    /// Set once the rules and descriptors of all sources are in force.
+    configured: SetOnce<()>,
     reload_error: Mutex<Option<String>>,
 }
 
@@ -105,8 +104,7 @@ impl Server {
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
-            configured: AtomicBool::new(config.envoy.control_plane.is_none()),
-            was_configured: Notify::new(),
+            configured: SetOnce::new_with(config.envoy.control_plane.is_none().then_some(())),
             reload_error: Mutex::default(),
         }))
     }
@@ -171,8 +169,9 @@ impl Server {
     pub fn reload_descriptors(&self, tree: Result<Tree, String>) -> Result<(), String> {
         let result = tree.and_then(|tree| self.service.reload_descriptors(tree));
         self.count_reload(&result);
-        if result.is_ok() && !self.configured.swap(true, Relaxed) {
-            self.was_configured.notify_waiters();
+        if result.is_ok() {
+            // This fails if it is set already.
+            let _ = self.configured.set(());
         }
         result
     }
@@ -180,18 +179,12 @@ impl Server {
     /// Returns true once the server has its whole configuration. Before a control plane has sent
     /// the first descriptors, no call could be answered.
     pub fn is_configured(&self) -> bool {
-        self.configured.load(Relaxed)
+        self.configured.initialized()
     }
 
     /// Waits until the server has its whole configuration.
     pub async fn configured(&self) {
-        loop {
-            let notified = self.was_configured.notified();
-            if self.is_configured() {
-                return;
-            }
-            notified.await;
-        }
+        self.configured.wait().await;
     }
 
     /// Returns the reason why the last reload was refused; `None` if it succeeded.

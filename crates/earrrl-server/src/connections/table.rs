@@ -46,7 +46,7 @@ pub(super) struct ConnectionTable {
 }
 
 /// The part of a connection's state that other tasks read or change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConnectionEntry {
     /// The second at which the connection must close.
     pub(super) deadline: AtomicU32,
@@ -78,9 +78,7 @@ impl ConnectionTable {
     pub(super) fn insert(&mut self, deadline: u32) -> (usize, Arc<ConnectionEntry>) {
         let entry = Arc::new(ConnectionEntry {
             deadline: AtomicU32::new(deadline),
-            waker: AtomicWaker::new(),
-            busy: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
+            ..ConnectionEntry::default()
         });
         (self.entries.insert(Arc::clone(&entry)), entry)
     }

@@ -157,6 +157,12 @@ pub(super) const OUTCOMES: [Outcome; 6] = [
     Outcome::ShadowBan,
     Outcome::Deny,
 ];
+
+/// Returns the place of an outcome in [`OUTCOMES`].
+fn place(outcome: Outcome) -> usize {
+    (outcome as usize).min(OUTCOMES.len() - 1)
+}
+
 /// The counters of the outcomes of one rule.
 #[derive(Debug, Default)]
 pub struct RuleOutcomes {
@@ -177,26 +183,13 @@ impl RuleOutcomes {
     /// Counts one request with this outcome.
     #[inline]
     pub fn count(&self, outcome: Outcome) {
-        let place = match outcome {
-            Outcome::Allow => 0,
-            Outcome::Observe => 1,
-            Outcome::Quarantine => 2,
-            Outcome::Delay => 3,
-            Outcome::ShadowBan => 4,
-            _ => 5,
-        };
-        self.cells[cell()].0[place].fetch_add(1, Relaxed);
+        self.cells[cell()].0[place(outcome)].fetch_add(1, Relaxed);
     }
 
     /// Returns the number of requests with this outcome.
     pub fn get(&self, outcome: Outcome) -> u64 {
-        let place = OUTCOMES.iter().position(|known| *known == outcome);
-        place.map_or(0, |place| {
-            self.cells
-                .iter()
-                .map(|cell| cell.0[place].load(Relaxed))
-                .sum()
-        })
+        let counts = self.cells.iter().map(|cell| &cell.0[place(outcome)]);
+        counts.map(|count| count.load(Relaxed)).sum()
     }
 
     /// Returns the number of requests with any outcome.
