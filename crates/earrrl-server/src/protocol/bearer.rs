@@ -1,42 +1,20 @@
-//! The bearer token of a request (`Authorization: Bearer TOKEN`), for HTTP and gRPC alike.
+//! The access that the bearer token of a request (`Authorization: Bearer TOKEN`) grants, for HTTP and
+//! gRPC alike.
 
-use std::borrow::Cow;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use axum::http::{HeaderMap, HeaderValue, header};
-
-use crate::config::access::{Access, Forbidden};
+use super::response::Problem;
+use crate::config::access::{Access, Forbidden, Scope};
 use crate::server::Server;
 
-/// The reason why a request's token grants no access.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TokenRefused {
-    /// The request has no token.
-    Missing,
-    /// The token is not configured on this server.
-    Wrong,
-    /// The token does not permit the request.
-    Forbidden(Forbidden),
-}
-
-impl From<Forbidden> for TokenRefused {
-    fn from(forbidden: Forbidden) -> Self {
-        Self::Forbidden(forbidden)
-    }
-}
-
-impl TokenRefused {
-    /// Returns the error message that is sent to the client.
-    pub(super) fn why(&self) -> Cow<'static, str> {
-        match self {
-            Self::Missing => "expected Authorization: Bearer TOKEN".into(),
-            Self::Wrong => "invalid token".into(),
-            Self::Forbidden(forbidden) => forbidden.to_string().into(),
-        }
-    }
-}
-
-/// Returns the access that a request's token grants. Counts wrong tokens as failed logins.
-pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, TokenRefused> {
+/// Checks that the request's token permits the operation `needed`, and returns the access that the
+/// token grants. The rules that the request names must be checked by this access. Counts wrong
+/// tokens as failed logins.
+pub(super) fn authorize(
+    server: &Server,
+    headers: &HeaderMap,
+    needed: Scope,
+) -> Result<Access, Problem> {
     let tokens = server.tokens();
     let bearer = headers
         .get(header::AUTHORIZATION)
@@ -44,12 +22,22 @@ pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, Tok
     let bearer = bearer
         .and_then(|value| value.split_at_checked(7))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    match bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token)) {
-        Access::Nothing if bearer.is_none() => Err(TokenRefused::Missing),
+    let why = match bearer.map_or_else(|| tokens.without(), |(_, token)| tokens.with(token)) {
+        Access::Nothing if bearer.is_none() => "expected Authorization: Bearer TOKEN",
         Access::Nothing => {
             server.service.metrics.failed_logins.increment();
-            Err(TokenRefused::Wrong)
+            "invalid token"
         }
-        access => Ok(access),
+        access => {
+            access.permit(needed)?;
+            return Ok(access);
+        }
+    };
+    Err(Problem::new(StatusCode::UNAUTHORIZED, why))
+}
+
+impl From<Forbidden> for Problem {
+    fn from(forbidden: Forbidden) -> Self {
+        Self::new(StatusCode::FORBIDDEN, forbidden.to_string())
     }
 }

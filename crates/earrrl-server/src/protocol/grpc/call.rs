@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Request};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use tonic::{Code, Status};
 
 use super::message::{Reply, frame, read};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code as OverallCode, RateLimitRequest, RateLimitResponse};
-use crate::protocol::bearer::{self, TokenRefused};
+use crate::protocol::bearer::authorize;
+use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
 use earrrl::{EngineError, Mode};
@@ -69,14 +70,15 @@ pub(super) async fn message<M: prost::Message + Default>(
     server: &Server,
     request: &mut Request<Body>,
 ) -> Result<M, Status> {
-    if let Err(refused) = permit(server, request.headers()) {
+    if let Err(Problem { status, detail }) = permit(server, request.headers()) {
         *request.body_mut() = Body::empty();
-        match refused {
-            TokenRefused::Forbidden(_) => return Err(Status::permission_denied(refused.why())),
-            TokenRefused::Wrong => tokio::time::sleep(WRONG_TOKEN).await,
-            TokenRefused::Missing => {}
+        if status == StatusCode::FORBIDDEN {
+            return Err(Status::permission_denied(detail));
         }
-        return Err(Status::unauthenticated(refused.why()));
+        if request.headers().contains_key(header::AUTHORIZATION) {
+            tokio::time::sleep(WRONG_TOKEN).await;
+        }
+        return Err(Status::unauthenticated(detail));
     }
     let message = read(server, request.body_mut()).await?;
     M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
@@ -84,10 +86,8 @@ pub(super) async fn message<M: prost::Message + Default>(
 
 /// Checks that the token of a call permits verdicts. Descriptors, and the rules that match a proxied
 /// request, are not named by the call, so a token for some rules does not suffice.
-fn permit(server: &Server, headers: &HeaderMap) -> Result<(), TokenRefused> {
-    let access = bearer::access(server, headers)?;
-    access.permit(Scope::Check)?;
-    Ok(access.permit_all_rules()?)
+fn permit(server: &Server, headers: &HeaderMap) -> Result<(), Problem> {
+    Ok(authorize(server, headers, Scope::Check)?.permit_all_rules()?)
 }
 
 pub(super) fn status(error: &AskError) -> Status {

@@ -14,9 +14,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 
-use super::request::authorize;
 use crate::config::access::Scope;
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response::Problem;
 use crate::protocol::response::Verdict;
 use crate::server::Server;

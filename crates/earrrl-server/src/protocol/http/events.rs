@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
-use super::request::{ServerState, authorize};
+use super::request::ServerState;
 use super::top::{client, insert_key, invalid, parameter, seconds_since_epoch};
 use crate::config::access::{Access, Scope};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::changes::{ClientEvent, EventSource, RuleEvent};

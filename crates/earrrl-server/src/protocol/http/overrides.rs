@@ -7,9 +7,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::request::{ServerState, authorize, parse, read};
+use super::request::{ServerState, parse, read};
 use super::top::{invalid, listed, only, parameter};
 use crate::config::access::{Access, Scope};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response::Problem;
 use crate::service::override_table::{OverrideKey, RunTimeOverride};
 

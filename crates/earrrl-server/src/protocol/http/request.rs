@@ -5,14 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes};
 use serde::Deserialize;
 
 use super::body::{self, JsonObject};
-use crate::config::access::{Access, Forbidden, Scope};
-use crate::protocol::bearer::{self, TokenRefused};
+use crate::config::access::{Access, Scope};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response::{GONE, Problem};
 use crate::server::Server;
 
@@ -65,34 +65,6 @@ fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem
     }
     let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);
     Problem::new(gone, "no whole body")
-}
-
-/// Checks that the request's token permits the operation `needed`, and returns the access that the
-/// token grants. The rules that the request names must be checked by this access.
-pub(super) fn authorize(
-    server: &Server,
-    headers: &HeaderMap,
-    needed: Scope,
-) -> Result<Access, Problem> {
-    let access = bearer::access(server, headers)?;
-    access.permit(needed)?;
-    Ok(access)
-}
-
-impl From<TokenRefused> for Problem {
-    fn from(refused: TokenRefused) -> Self {
-        let status = match refused {
-            TokenRefused::Missing | TokenRefused::Wrong => StatusCode::UNAUTHORIZED,
-            TokenRefused::Forbidden(_) => StatusCode::FORBIDDEN,
-        };
-        Self::new(status, refused.why())
-    }
-}
-
-impl From<Forbidden> for Problem {
-    fn from(forbidden: Forbidden) -> Self {
-        TokenRefused::from(forbidden).into()
-    }
 }
 
 /// Parses a request's body as a JSON object.

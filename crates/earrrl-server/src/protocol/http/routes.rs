@@ -12,10 +12,11 @@ use axum::{Json, Router};
 use earrrl::Mode;
 use serde_json::{Value, json};
 
-use super::request::{ServerState, authorize};
+use super::request::ServerState;
 use super::{authz, check, dashboard, events, overrides, reserve, top};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;

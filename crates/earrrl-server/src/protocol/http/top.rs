@@ -15,8 +15,9 @@ use earrrl::{Mode, Nanos, Wait};
 use percent_encoding::{percent_decode, percent_decode_str};
 use serde_json::{Value, json};
 
-use super::request::{ServerState, authorize};
+use super::request::ServerState;
 use crate::config::access::{Access, Scope};
+use crate::protocol::bearer::authorize;
 use crate::protocol::response;
 use crate::protocol::response::{AnswerStatus, Problem};
 use crate::server::Server;
