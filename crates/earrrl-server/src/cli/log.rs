@@ -125,10 +125,15 @@ fn time_format(format: &str) -> Result<String, String> {
 }
 
 fn bound(text: &str) -> Result<u64, String> {
+    parse_bound(text, now())
+}
+
+/// Returns the current time in nanoseconds since the epoch.
+pub(super) fn now() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    parse_bound(text, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl LogArgs {

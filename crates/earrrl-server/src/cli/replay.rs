@@ -1,9 +1,9 @@
 //! `earrrl replay`: the clients that rules would have limited.
 
-use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use earrrl::{Mode, Rule};
@@ -89,7 +89,7 @@ impl ListArgs {
         BlockTerms {
             min_denied: self.min_denied,
             trusted: self.trusted_proxies.clone(),
-            now: now(),
+            now: log::now(),
             expiry: self.expire,
         }
     }
@@ -291,14 +291,14 @@ impl ReplayArgs {
 }
 
 /// The rules that are replayed, and the output for their decisions.
-struct Run<W> {
+struct Run {
     replay: Replay,
     names: ClientNames,
     output: ReplayOutput,
-    out: W,
+    out: BufWriter<StdoutLock<'static>>,
 }
 
-impl Run<BufWriter<io::StdoutLock<'static>>> {
+impl Run {
     fn new(args: &ReplayArgs) -> Self {
         Self {
             replay: args.replay(),
@@ -307,9 +307,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
             out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
         }
     }
-}
 
-impl<W: Write> Run<W> {
     /// Judges requests as they are read; an empty slice means that there is nothing to read now.
     fn take(&mut self, clients: &ClientNumbers, requests: &[LoggedRequest]) -> io::Result<()> {
         if requests.is_empty() {
@@ -443,14 +441,6 @@ fn write_safely(out: &mut impl Write, text: &[u8], is_terminal: bool) -> io::Res
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     text.split(|&b| b == b'\n')
         .try_for_each(|line| writeln!(out, "{}", Escaped(line)))
-}
-
-/// Returns the current time in nanoseconds since the epoch.
-fn now() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ enum StateCommand {
 
 pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
     let failed = |error: StateError| CliFailure::new(error.to_string());
+    let line = |path: &PathBuf| format!("{}\n", path.display());
     let (text, is_good) = match args.command {
         StateCommand::List { dir } => report(&dir, row)?,
         StateCommand::Show { dir } => report(&dir, details)?,
@@ -60,11 +61,12 @@ pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
             report(&dir, |file| format!("{}: ok\n", file.path.display()))?
         }
         StateCommand::Copy { dir, to } => {
-            (paths(&StateDirectory::copy(dir, to).map_err(failed)?), true)
+            let copied = StateDirectory::copy(dir, to).map_err(failed)?;
+            (copied.iter().map(line).collect(), true)
         }
         StateCommand::Prune { dir, rules } => {
             let removed = StateDirectory::prune(dir, &rules).map_err(failed)?;
-            of_all(&removed, |path| format!("{}\n", path.display()))
+            of_all(&removed, line)
         }
     };
     // A reader that closes the pipe early has read enough.
@@ -125,11 +127,4 @@ fn details(file: &StateSummary) -> String {
         file.claims,
         file.bytes,
     )
-}
-
-fn paths(paths: &[PathBuf]) -> String {
-    paths
-        .iter()
-        .map(|path| format!("{}\n", path.display()))
-        .collect()
 }
