@@ -1,7 +1,6 @@
 //! TLS: the certificates in force, their replacement while connections continue, and handshakes
 //! with a time limit.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,25 +30,16 @@ use crate::metrics::{Counter, Family};
 #[derive(Debug)]
 pub struct Tls {
     config: TlsConfig,
-    current: ArcSwap<Acceptors>,
+    current: ArcSwap<ServerConfigs>,
     handshakes: Counter,
     failed_handshakes: Counter,
     reloads: Counter,
     reload_failed: AtomicBool,
 }
 
-/// The TLS acceptors of the listeners, which differ in the protocols that they negotiate (ALPN).
-struct Acceptors {
-    http: TlsAcceptor,
-    grpc: TlsAcceptor,
-    resp: TlsAcceptor,
-}
-
-impl fmt::Debug for Acceptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Acceptors")
-    }
-}
+/// The settings of the listeners, in the order of [`Protocol::ALL`]. They differ in the protocols
+/// that they negotiate (ALPN).
+type ServerConfigs = [Arc<ServerConfig>; Protocol::ALL.len()];
 
 impl Tls {
     /// Reads the files of certificates and keys that are configured.
@@ -59,7 +49,7 @@ impl Tls {
     pub fn load(config: &TlsConfig) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
-            current: ArcSwap::from_pointee(Acceptors::load(config)?),
+            current: ArcSwap::from_pointee(server_configs(config)?),
             handshakes: Counter::default(),
             failed_handshakes: Counter::default(),
             reloads: Counter::default(),
@@ -73,7 +63,7 @@ impl Tls {
     /// # Errors
     /// Returns the errors of [`Tls::load`]; the old certificates stay in force.
     pub fn reload(&self) -> Result<(), String> {
-        let loaded = Acceptors::load(&self.config);
+        let loaded = server_configs(&self.config);
         self.reload_failed.store(loaded.is_err(), Relaxed);
         self.current.store(Arc::new(loaded?));
         self.reloads.increment();
@@ -107,7 +97,8 @@ impl Tls {
         stream: TcpStream,
         connection: &Connection,
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let accepting = self.current.load().of(protocol).accept(stream);
+        let config = Arc::clone(&self.current.load()[protocol as usize]);
+        let accepting = TlsAcceptor::from(config).accept(stream);
         let accepted = connection.in_time(accepting).await;
         match &accepted {
             Ok(_) => self.handshakes.increment(),
@@ -135,31 +126,21 @@ impl Tls {
     }
 }
 
-impl Acceptors {
-    fn load(config: &TlsConfig) -> Result<Self, String> {
-        let base = server_config(config)?;
-        if let Some(why) = outdated(&config.cert) {
-            tracing::warn!("[server.tls] {why}");
-        }
-        let speaking = |protocols: &[&[u8]]| {
-            let mut config = base.clone();
-            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-            TlsAcceptor::from(Arc::new(config))
+fn server_configs(config: &TlsConfig) -> Result<ServerConfigs, String> {
+    let base = server_config(config)?;
+    if let Some(why) = outdated(&config.cert) {
+        tracing::warn!("[server.tls] {why}");
+    }
+    Ok(Protocol::ALL.map(|protocol| {
+        let names: &[&[u8]] = match protocol {
+            Protocol::Http | Protocol::Admin => &[b"h2", b"http/1.1"],
+            Protocol::Grpc => &[b"h2"],
+            Protocol::Resp => &[],
         };
-        Ok(Self {
-            http: speaking(&[b"h2", b"http/1.1"]),
-            grpc: speaking(&[b"h2"]),
-            resp: speaking(&[]),
-        })
-    }
-
-    fn of(&self, protocol: Protocol) -> &TlsAcceptor {
-        match protocol {
-            Protocol::Http | Protocol::Admin => &self.http,
-            Protocol::Grpc => &self.grpc,
-            Protocol::Resp => &self.resp,
-        }
-    }
+        let mut config = base.clone();
+        config.alpn_protocols = names.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    }))
 }
 
 fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
@@ -210,6 +191,19 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
+/// Returns the certificate authorities in a PEM file.
+///
+/// # Errors
+/// Returns an error with the file's path if the file has no usable certificate.
+pub(crate) fn roots(file: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(roots)
+}
+
 /// Returns a warning if the first certificate of a file is not valid now, so that clients will refuse it.
 pub fn outdated(file: &Path) -> Option<String> {
     let certificates = certificates(file).ok()?;
@@ -242,14 +236,9 @@ fn verifier(
     names: Vec<String>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let failed = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| failed(&error))?;
-    }
-    let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+    let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
         .build()
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(if names.is_empty() {
         any
     } else {

@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use crate::config::envoy::PlaneTls;
-use crate::tls::{certificates, private_key};
+use crate::tls::{certificates, private_key, roots};
 
 /// The address of a peer, and the TLS settings of connections to it.
 pub struct Dial {
@@ -91,19 +91,14 @@ pub fn why(error: &(dyn Error + 'static)) -> String {
 }
 
 fn config(tls: &PlaneTls, alpn: &[u8]) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    match &tls.ca {
-        Some(file) => {
-            for certificate in certificates(file)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| format!("{}: {error}", file.display()))?;
-            }
-        }
+    let roots = match &tls.ca {
+        Some(file) => roots(file)?,
         None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let mut system = RootCertStore::empty();
+            system.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            system
         }
-    }
+    };
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|error| error.to_string())?
