@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::Router;
 use earrrl::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -194,18 +193,13 @@ impl Running {
         } = signals;
         self.tasks
             .spawn(reload_forever(Arc::clone(&self.server), source, hangup));
-        let asked = Arc::new(Semaphore::new(0));
-        let asking = Arc::clone(&asked);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-                    _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-                }
-                asking.add_permits(1);
+        self.until_asked(async || {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
             }
-        });
-        self.until_asked(next(&asked), next(&asked)).await
+        })
+        .await
     }
 
     /// Serves until `stop` completes, then finishes the requests in flight.
@@ -214,16 +208,17 @@ impl Running {
     /// Returns an error if a task or a thread that the server needs has ended; the requests in
     /// flight are finished in this case too.
     pub async fn until(self, stop: impl Future<Output = ()>) -> Result<(), Ended> {
-        self.until_asked(stop, pending()).await
+        let mut stop = Some(stop);
+        self.until_asked(async || match stop.take() {
+            Some(stop) => stop.await,
+            None => pending().await,
+        })
+        .await
     }
 
-    /// Serves like [`Running::until`]. Once the future `hurry` completes too, the server stops
-    /// without waiting for requests in flight.
-    async fn until_asked(
-        self,
-        stop: impl Future<Output = ()>,
-        hurry: impl Future<Output = ()>,
-    ) -> Result<(), Ended> {
+    /// Serves until `asked` returns, then stops like [`Running::until`]. If it returns again, the
+    /// server does not wait any longer for requests in flight.
+    async fn until_asked(self, mut asked: impl AsyncFnMut()) -> Result<(), Ended> {
         let Self {
             server,
             routers,
@@ -266,7 +261,7 @@ impl Running {
         }
         handover::ready();
         let result = tokio::select! {
-            () = stop => Ok(()),
+            () = asked() => Ok(()),
             Some(_) = tasks.join_next() => Err(Ended),
             Some(_) = ticking.join_next() => Err(Ended),
             () = workers.ended() => Err(Ended),
@@ -276,7 +271,7 @@ impl Running {
         }
         tokio::select! {
             () = leave(&server, &routers.services, &mut tasks) => {}
-            () = hurry => tracing::info!("asked again: closing all connections"),
+            () = asked() => tracing::info!("asked again: closing all connections"),
         }
         let metrics = &server.service.metrics;
         let decisions = metrics.outcomes.total() + metrics.throttle.total();
@@ -304,14 +299,6 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     }
     if let Some(redis) = server.service.engine().redis() {
         redis.flush(FLUSH_TIMEOUT).await;
-    }
-}
-
-/// Waits for the next signal that requests a stop.
-async fn next(asked: &Semaphore) {
-    // The semaphore is never closed, so this always succeeds.
-    if let Ok(signal) = asked.acquire().await {
-        signal.forget();
     }
 }
 
