@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
 use axum::http::{HeaderValue, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::{BoxError, Router};
 use h2::RecvStream;
-use hyper::body::{Body, Bytes};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -85,7 +86,10 @@ async fn serve_http1(
     let mut hyper = http1::Builder::new();
     hyper.half_close(true).max_buf_size(BUFFER);
     let socket = TimedSocket::new(stream, Arc::clone(&connection));
-    let answer = service_fn(|request| routes.answer(request, &asking));
+    let answer = service_fn(|request: Request<Incoming>| {
+        let routes = routes.clone();
+        routes.answer(request.map(Body::new), Arc::clone(&asking))
+    });
     let mut served = hyper.serve_connection(TokioIo::new(socket), answer);
     let ended =
         poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
@@ -165,7 +169,8 @@ fn answer_http2(
     // The body's memory is already counted, by `held_by`. Its deadline is twice that of `in_time`,
     // so that a client that is late gets a 408 response before its stream is reset.
     let request = exchange::receive(request, held, None, 2 * exchange::patience(&server));
-    let answered = routes.answer(request, held.connection());
+    let routes = routes.clone();
+    let answered = routes.answer(request, Arc::clone(held.connection()));
     let serving = Arc::clone(&server);
     let answered = async move { in_time(&serving, answered).await };
     exchange::answer(server, answered, respond, share, context);
@@ -213,11 +218,6 @@ fn overloaded() -> axum::http::Response<()> {
     response
 }
 
-/// The body of an HTTP/1.1 or HTTP/2 request.
-trait RequestBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
-
-impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> RequestBody for B {}
-
 /// The router for the requests of one connection, and the data about this connection that handlers
 /// need.
 #[derive(Clone)]
@@ -230,57 +230,50 @@ struct Routes {
 }
 
 impl Routes {
-    fn answer<B: RequestBody>(
-        &self,
-        request: Request<B>,
-        connection: &Arc<Connection>,
-    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<B> {
-        answer(request, self.clone(), Arc::clone(connection))
-    }
-}
-
-async fn answer<B: RequestBody>(
-    request: Request<B>,
-    routes: Routes,
-    connection: Arc<Connection>,
-) -> Result<Response, Infallible> {
-    let Routes {
-        server,
-        mut router,
-        peer,
-        asks,
-    } = routes;
-    let http2 = request.version() == Version::HTTP_2;
-    let mut response = if asks && authz::is_asked(request.uri().path()) {
-        // The `Host` of an authorization request may be that of the proxy's client, so it is not
-        // checked.
-        let (head, _body) = request.into_parts();
-        authz::answer(&server, &head, peer).await
-    } else {
-        match host::check(&server, &request) {
-            Ok(()) => router.call(request).await?,
-            Err(problem) => problem.into_response(),
+    /// Returns the response to a request of an HTTP/1.1 or HTTP/2 connection.
+    async fn answer(
+        self,
+        request: Request<Body>,
+        connection: Arc<Connection>,
+    ) -> Result<Response, Infallible> {
+        let Self {
+            server,
+            mut router,
+            peer,
+            asks,
+        } = self;
+        let http2 = request.version() == Version::HTTP_2;
+        let mut response = if asks && authz::is_asked(request.uri().path()) {
+            // The `Host` of an authorization request may be that of the proxy's client, so it is not
+            // checked.
+            let (head, _body) = request.into_parts();
+            authz::answer(&server, &head, peer).await
+        } else {
+            match host::check(&server, &request) {
+                Ok(()) => router.call(request).await?,
+                Err(problem) => problem.into_response(),
+            }
+        };
+        // The sending fails only if the client has disconnected or cancelled the request.
+        if response.status().as_u16() != GONE {
+            server
+                .service
+                .metrics
+                .count_status(response.status().as_u16());
         }
-    };
-    // The sending fails only if the client has disconnected or cancelled the request.
-    if response.status().as_u16() != GONE {
-        server
-            .service
-            .metrics
-            .count_status(response.status().as_u16());
+        let guesses = response.status() == StatusCode::UNAUTHORIZED && connection.refuses_a_token();
+        if guesses {
+            sleep(GUESSING).await;
+        }
+        // The rest of a body that is too long is not read, so that no further request can be.
+        let leaves_body = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
+        if (guesses || leaves_body || server.connections.are_stopping()) && !http2 {
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
     }
-    let guesses = response.status() == StatusCode::UNAUTHORIZED && connection.refuses_a_token();
-    if guesses {
-        sleep(GUESSING).await;
-    }
-    // The rest of a body that is too long is not read, so that no further request can be.
-    let leaves_body = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
-    if (guesses || leaves_body || server.connections.are_stopping()) && !http2 {
-        response
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    Ok(response)
 }
 
 /// Returns the result of `served`, or the reason why the connection must end before `served` does.
