@@ -55,24 +55,6 @@ pub struct Server {
     reload_error: Mutex<Option<String>>,
 }
 
-/// The result of a reload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reloaded {
-    /// The new rules are in force.
-    Anew,
-    /// The reload was refused for this reason, and the previous rules stay in force.
-    Refused(String),
-    /// The reload was refused for the same reason as the previous attempt, and the previous rules
-    /// stay in force.
-    RefusedAsBefore,
-}
-
-impl From<Result<(), String>> for Reloaded {
-    fn from(result: Result<(), String>) -> Self {
-        result.map_or_else(Self::Refused, |()| Self::Anew)
-    }
-}
-
 impl Server {
     /// Creates a server in which the rules of `config` are in force. It does not listen yet.
     ///
@@ -123,15 +105,15 @@ impl Server {
     }
 
     /// Retries a reload that [`Server::reload`] refused. A refusal for the same reason as before is
-    /// not counted again.
-    pub fn reload_again(&self, config: Result<Config, String>) -> Reloaded {
+    /// not counted again, and the result is `None`.
+    pub fn reload_again(&self, config: Result<Config, String>) -> Option<Result<(), String>> {
         let result = config.and_then(|config| self.apply(config));
         let before = std::mem::replace(&mut *self.last_refusal(), result.clone().err());
         if result.is_err() && result.as_ref().err() == before.as_ref() {
-            return Reloaded::RefusedAsBefore;
+            return None;
         }
         self.count_reload(&result);
-        result.into()
+        Some(result)
     }
 
     fn count_reload(&self, result: &Result<(), String>) {

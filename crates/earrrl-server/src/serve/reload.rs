@@ -15,7 +15,7 @@ use super::handover;
 use super::stamps::{Stamps, each_second};
 use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
-use crate::server::{Reloaded, Server};
+use crate::server::Server;
 use crate::tls::Tls;
 
 /// The time after which a reload that has not ended is reported.
@@ -112,16 +112,18 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
         .is_ok_and(|config| needs_restart(server, config));
     let limits_nothing = config.as_ref().is_ok_and(Config::limits_nothing);
     let cautions = config.as_ref().map(Config::cautions).unwrap_or_default();
-    let reloaded = if asked {
-        server.reload(config).into()
-    } else {
-        server.reload_again(config)
+    let reloaded = match asked {
+        true => Some(server.reload(config)),
+        false => server.reload_again(config),
     };
-    if needs_restart && reloaded != Reloaded::RefusedAsBefore {
+    let Some(reloaded) = reloaded else {
+        return false;
+    };
+    if needs_restart {
         tracing::warn!("[server] has changed; that takes effect at the next start only");
     }
     match &reloaded {
-        Reloaded::Anew => {
+        Ok(()) => {
             let rules = server.service.rules().len();
             let service = &server.service;
             tracing::info!(rules, descriptors = service.descriptor_limits(), "reloaded");
@@ -132,12 +134,11 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
                 tracing::warn!("{caution}");
             }
         }
-        Reloaded::Refused(error) => {
+        Err(error) => {
             tracing::error!(%error, "not reloaded; the rules before stay in force");
         }
-        Reloaded::RefusedAsBefore => {}
     }
-    reloaded == Reloaded::Anew
+    reloaded.is_ok()
 }
 
 /// Returns true if a setting of `[server]` has changed that a reload cannot apply. A reload applies

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 pub(super) type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A function that returns the future that serves a connection. One thread calls it and runs the future to its end.
-pub(super) type Begin = Box<dyn FnOnce() -> Serving + Send>;
+type Begin = Box<dyn FnOnce() -> Serving + Send>;
 
 /// The serving threads. They end once this is dropped and their connections are closed.
 #[derive(Debug)]

@@ -79,7 +79,7 @@ async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verd
             let lines = |name: &str| lines(&request.headers, name);
             decide(server, asked, lines, None, |verdict, _| verdict).await
         }
-        Err(Contradiction(names)) => {
+        Err(names) => {
             let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
             let names = names.join(", ");
             let status = server.service.rules().deny_status;
@@ -93,14 +93,11 @@ async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verd
 
 /// The names of headers that describe the same property with different values. One of these values
 /// was sent by the client rather than the proxy, and it is unknown which one.
-struct Contradiction<'a>(&'a [HeaderName]);
+type Contradiction = &'static [HeaderName];
 
 /// Returns the client's request as the proxy's headers describe it. Properties without a header are
 /// taken from the proxy's own request.
-fn asked(
-    request: &Parts,
-    peer: Option<IpAddr>,
-) -> Result<ProxiedRequest<'_>, Contradiction<'static>> {
+fn asked(request: &Parts, peer: Option<IpAddr>) -> Result<ProxiedRequest<'_>, Contradiction> {
     let headers = &request.headers;
     let appended = request
         .uri
@@ -142,13 +139,13 @@ fn asked(
 fn only<'a>(
     headers: &'a HeaderMap,
     names: &'static [HeaderName],
-) -> Result<Option<Cow<'a, [u8]>>, Contradiction<'static>> {
+) -> Result<Option<Cow<'a, [u8]>>, Contradiction> {
     let mut values = names.iter().flat_map(|name| headers.get_all(name));
     let Some(first) = values.next() else {
         return Ok(None);
     };
     if values.any(|value| value != first) {
-        return Err(Contradiction(names));
+        return Err(names);
     }
     Ok(Some(first.as_bytes().into()))
 }

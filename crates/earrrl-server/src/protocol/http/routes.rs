@@ -115,7 +115,7 @@ fn health() -> Router<Arc<Server>> {
         .route("/readyz", get(readyz))
 }
 
-pub(super) async fn healthz() -> &'static str {
+async fn healthz() -> &'static str {
     "ok\n"
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn healthz() -> &'static str {
 /// is stopping. A rejected reload is only reported in the body, since the previous rules remain in
 /// force. An unreachable Redis is only reported too, since it would otherwise take every server out
 /// of service at once.
-pub(super) async fn readyz(server: ServerState) -> Response {
+async fn readyz(server: ServerState) -> Response {
     let stopping = server.is_stopping();
     let (status, word) = match (stopping, server.is_configured()) {
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
@@ -146,7 +146,7 @@ pub(super) async fn readyz(server: ServerState) -> Response {
     (status, Json(body)).into_response()
 }
 
-pub(super) async fn metrics(server: ServerState) -> Response {
+async fn metrics(server: ServerState) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
 }
@@ -160,7 +160,7 @@ const METHODS: [&str; 8] = [
 ];
 
 /// Returns the OpenAPI document of `server`.
-pub(super) fn document(server: &Server) -> Bytes {
+fn document(server: &Server) -> Bytes {
     match serde_json::from_str(DOCUMENT) {
         Ok(document) => fitted(document, server).to_string().into(),
         Err(_) => Bytes::from_static(DOCUMENT.as_bytes()),
@@ -188,10 +188,7 @@ fn fitted(mut document: Value, server: &Server) -> Value {
 
 /// Decides a request for descriptors. As in envoyproxy/ratelimit, the status is 200 if the request
 /// is within the limits, 429 if not, 400 for an invalid request, and 500 if the server failed.
-pub(super) async fn json(
-    State(server): ServerState,
-    request: Request,
-) -> Result<Response, Problem> {
+async fn json(State(server): ServerState, request: Request) -> Result<Response, Problem> {
     authorize(&server, request.headers(), Scope::Check)?.permit_all_rules()?;
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
@@ -219,7 +216,7 @@ pub(super) async fn json(
 }
 
 /// Returns 200 and `OK`, or 500 while the server is stopping.
-pub(super) async fn healthcheck(server: ServerState) -> Response {
+async fn healthcheck(server: ServerState) -> Response {
     let going = server.is_stopping();
     let status = if going {
         StatusCode::INTERNAL_SERVER_ERROR
