@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::MemoryEngine;
-use super::prepared::RuleBlocks;
+use super::prepared::Rules;
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
@@ -131,7 +131,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// answered again.
     fn hold_distinct(
         &self,
-        rules: &RuleBlocks,
+        rules: &Rules,
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
@@ -165,7 +165,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// request.
     fn again(
         &self,
-        rules: &RuleBlocks,
+        rules: &Rules,
         charges: &[Charge<'_>],
         (id, parts): (HoldId, &[HeldPart]),
         now: Nanos,
@@ -187,7 +187,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// request has used what remained, charges what remains then.
     fn charge_estimates(
         &self,
-        rules: &RuleBlocks,
+        rules: &Rules,
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
@@ -208,7 +208,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     fn charge_once(
         &self,
-        rules: &RuleBlocks,
+        rules: &Rules,
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
@@ -373,7 +373,7 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Corrects one rule's charge.
-    fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
+    fn correct(&self, rules: &Rules, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
         let reserved = &part.reserved;
         let actual = actual.under(part.rule, reserved.held.cost);
         if let Some(known) = held_part(rules, part) {
@@ -382,12 +382,12 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
-fn rule_of(rules: &RuleBlocks, id: RuleId) -> Option<&Rule> {
+fn rule_of(rules: &Rules, id: RuleId) -> Option<&Rule> {
     Some(&rules.get(id.0 as usize)?.rule)
 }
 
 /// Returns one rule's part of a reserved request.
-fn held_part<'a>(rules: &'a RuleBlocks, held: &HeldPart) -> Option<Part<'a>> {
+fn held_part<'a>(rules: &'a Rules, held: &HeldPart) -> Option<Part<'a>> {
     let known = rules.get(held.rule.0 as usize)?;
     Some(Part {
         rule: &known.rule,
@@ -398,7 +398,7 @@ fn held_part<'a>(rules: &'a RuleBlocks, held: &HeldPart) -> Option<Part<'a>> {
 }
 
 /// Returns the decision that a request of cost 1 would get under the rules of a reservation.
-fn standing(rules: &RuleBlocks, parts: &[HeldPart], now: Nanos) -> Result<Decision, EngineError> {
+fn standing(rules: &Rules, parts: &[HeldPart], now: Nanos) -> Result<Decision, EngineError> {
     let mut standing = Each::new();
     // A rule of an earlier process may be gone.
     for part in parts.iter().filter_map(|held| held_part(rules, held)) {

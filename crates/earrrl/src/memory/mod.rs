@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::format;
 use std::path::Path;
 use std::string::String;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use arc_swap::ArcSwap;
@@ -40,7 +40,7 @@ use crate::store::{BuildError, StateDirectory};
 use crate::survey::Survey;
 pub use notice::Notice;
 pub use prepare::Preparation;
-use prepared::{Prepared, Registry, RuleBlocks};
+use prepared::{Prepared, Registry, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
@@ -60,7 +60,7 @@ use prepared::{Prepared, Registry, RuleBlocks};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
-    rules: ArcSwap<RuleBlocks>,
+    rules: ArcSwap<Vec<Arc<Prepared>>>,
     /// The lock is held while rules are changed.
     names: Mutex<Registry>,
     /// The latest notice of each rule; see [`notices`](Self::notices).
@@ -206,7 +206,7 @@ impl<C: Clock> MemoryEngine<C> {
     #[doc(hidden)]
     pub fn swept(&self) -> Vec<(String, Swept)> {
         let rules = self.rules.load();
-        let swept = |known: &Prepared| {
+        let swept = |known: &Arc<Prepared>| {
             let swept = known.clients.file()?.swept;
             (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
         };
@@ -394,7 +394,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     fn run_distinct(
         &self,
-        rules: &RuleBlocks,
+        rules: &Rules,
         charges: &[Charge<'_>],
         mode: Mode,
         now: Option<Nanos>,
@@ -416,7 +416,7 @@ impl<C: Clock> MemoryEngine<C> {
     #[inline]
     fn known_part<'a>(
         &self,
-        rules: &'a RuleBlocks,
+        rules: &'a Rules,
         charge: &Charge<'_>,
     ) -> Result<(&'a Prepared, Part<'a>), EngineError> {
         known_part(rules, charge.rule, self.hash(charge.key), charge.cost)
@@ -436,7 +436,7 @@ impl<C: Clock> MemoryEngine<C> {
 /// Returns the rule and the part of the request under it.
 #[inline]
 fn known_part(
-    rules: &RuleBlocks,
+    rules: &Rules,
     rule: RuleId,
     key: KeyHash,
     cost: Cost,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 use super::notice::Notice;
-use super::prepared::{Prepared, Registry, RuleBlocks, StoreLocation};
+use super::prepared::{Prepared, Registry, StoreLocation};
 use super::{MemoryEngine, lock};
 use crate::clock::{Clock, Nanos};
 use crate::engine::{EngineError, RuleId};
@@ -95,7 +95,7 @@ impl<'w> SharedStores<'w> {
 
 /// A change of the rules that was prepared and not published yet.
 struct RuleUpdate {
-    next: RuleBlocks,
+    next: Vec<Arc<Prepared>>,
     ids: Vec<RuleId>,
     /// The indices of new rules.
     added: HashMap<Arc<str>, usize>,
@@ -108,12 +108,9 @@ impl RuleUpdate {
         names: &Registry,
         stores: (&SharedStores<'_>, StoreLocation<'_>),
     ) -> Result<(), EngineError> {
-        let known = names
-            .places
-            .get(wanted.name)
-            .or_else(|| self.added.get(wanted.name))
-            .copied();
-        let place = known.unwrap_or(names.places.len() + self.added.len());
+        let known = names.places.get(wanted.name);
+        let known = known.or_else(|| self.added.get(wanted.name));
+        let place = known.copied().unwrap_or(self.next.len());
         let clients = || {
             let shared = stores.0.clients(wanted);
             match shared.or_else(|| self.file_of_store(wanted, names)) {
@@ -127,10 +124,14 @@ impl RuleUpdate {
             Some(known) => known.changed(wanted.rule, wanted.capacity, clients)?,
             None => Prepared::new(wanted.name, wanted.rule, wanted.capacity, clients()?)?,
         };
-        if known.is_none() {
-            self.added.insert(Arc::clone(&prepared.name), place);
+        let prepared = Arc::new(prepared);
+        match self.next.get_mut(place) {
+            Some(known) => *known = prepared,
+            None => {
+                self.added.insert(Arc::clone(&prepared.name), place);
+                self.next.push(prepared);
+            }
         }
-        self.next.set(place, prepared);
         self.ids.push(RuleId(place as u32));
         Ok(())
     }
@@ -190,7 +191,7 @@ impl<C: Clock> MemoryEngine<C> {
         let mut names = lock(&self.names);
         let rules = self.rules.load_full();
         let map = names.stores.get(store).map(|map| Arc::as_ptr(map).addr());
-        let is_other = |known: &&Prepared| {
+        let is_other = |known: &&Arc<Prepared>| {
             map.is_some() && known.clients.shared_map() == map && *known.name != *name
         };
         let preparation = |name, rule, capacity| Preparation {
@@ -221,7 +222,7 @@ impl<C: Clock> MemoryEngine<C> {
             directory: self.directory.as_deref(),
             now: self.clock.now(),
         };
-        let next = RuleBlocks::clone(&self.rules.load_full());
+        let next = Vec::clone(&self.rules.load_full());
         let added = HashMap::new();
         let mut change = RuleUpdate {
             next,
@@ -237,7 +238,8 @@ impl<C: Clock> MemoryEngine<C> {
             let Some(after) = next.get(id.0 as usize) else {
                 continue;
             };
-            self.prepared_anew(before.get(id.0 as usize), after, place.now);
+            let before = before.get(id.0 as usize).map(Arc::as_ref);
+            self.prepared_anew(before, after, place.now);
             #[cfg(target_os = "linux")]
             self.holds.attach(after.name_hash, *id, &after.clients);
         }
@@ -308,12 +310,11 @@ impl<C: Clock> MemoryEngine<C> {
             now,
         };
         if let Ok(clients) = memory.new_clients(&known.name, &known.rule, known.capacity) {
-            let mut next = RuleBlocks::clone(&rules);
-            let resized = Prepared {
+            let mut next = Vec::clone(&rules);
+            next[place] = Arc::new(Prepared {
                 clients,
-                ..known.clone()
-            };
-            next.set(place, resized);
+                ..Prepared::clone(known)
+            });
             self.rules.store(Arc::new(next));
         }
     }

@@ -15,13 +15,8 @@ use crate::rule::Rule;
 use crate::store::table::sets_for;
 use crate::store::{Clients, StateDirectory, States};
 
-/// The number of rules in a block.
-pub(super) const BLOCK: usize = 64;
-
-/// The rules by their indices, in blocks, so that publishing a change copies one block instead of
-/// all rules.
-#[derive(Clone, Default)]
-pub(super) struct RuleBlocks(pub(super) Vec<Arc<Vec<Prepared>>>);
+/// The rules by their indices. Publishing a change copies the list, and shares the rules that stay.
+pub(super) type Rules = [Arc<Prepared>];
 
 /// The rules and the shared stores by their names.
 #[derive(Default)]
@@ -42,34 +37,6 @@ pub(super) struct Prepared {
     pub(super) name_hash: u64,
     /// The number of times that the rule has begun afresh.
     pub(super) version: u32,
-}
-
-impl RuleBlocks {
-    #[inline]
-    pub(super) fn get(&self, place: usize) -> Option<&Prepared> {
-        self.0.get(place / BLOCK)?.get(place % BLOCK)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.iter().map(|block| block.len()).sum()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Prepared> {
-        self.0.iter().flat_map(|block| block.iter())
-    }
-
-    /// Replaces the rule at an index, or appends it if the index is the next one.
-    pub(super) fn set(&mut self, place: usize, prepared: Prepared) {
-        if self.0.len() <= place / BLOCK {
-            self.0.push(Arc::default());
-        }
-        if let Some(block) = self.0.get_mut(place / BLOCK).map(Arc::make_mut) {
-            match block.get_mut(place % BLOCK) {
-                Some(known) => *known = prepared,
-                None => block.push(prepared),
-            }
-        }
-    }
 }
 
 /// The place of new stores: memory, or the files of a directory, which are swept at `now`.
