@@ -7,15 +7,12 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use super::Limiter;
-use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;
 use crate::held::OnExpiry;
 use crate::limiter::verdict::Denied;
-use crate::rules::atomic;
-use crate::rules::grant::{GRANTS, is_tried_again};
-use crate::rules::reserve::{Reserved, crowded};
+use crate::rules::reserve::{Reserved, Reserves, charge_estimates};
 use crate::store::table::KeyHash;
 
 /// The reason why nothing was reserved.
@@ -104,23 +101,19 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         limiter: HeldLimiter<'a, K, C>,
         key: KeyHash,
         estimate: Cost,
-        now: Nanos,
+        at_most: bool,
     ) -> Result<Self, HoldError> {
+        let estimate = limiter.rule.accept(estimate).map_err(HoldError::Rule)?;
         let part = limiter.part(key, estimate);
         // The caller owns its holds, and bounds their number.
-        let Some(mut reserved) = part.reserve(now, usize::MAX) else {
-            let peeked = atomic::decide(&[part], Mode::Peek, &|| now);
-            return Err(HoldError::Denied(Denied(crowded(peeked, 0))));
-        };
-        let decision = atomic::check_with_resets(&[part], now, |_, _| ());
-        part.decided(&mut reserved, &decision, 0, decision.reset_after);
-        if !decision.allowed {
-            return Err(HoldError::Denied(Denied(decision)));
-        }
+        let now = limiter.clock.now();
+        let mut reserves = Reserves::new();
+        let decision = charge_estimates(&[part], at_most, usize::MAX, now, &mut reserves);
+        let reserved = reserves.pop();
         Ok(Self {
+            reserved: reserved.ok_or(HoldError::Denied(Denied(decision)))?,
             limiter,
             key,
-            reserved,
             is_open: true,
         })
     }
@@ -244,8 +237,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let (key, estimate, now) = self.asked(key, estimate)?;
-        Hold::new(HeldLimiter::Borrowed(self), key, estimate, now)
+        let key = self.hasher.hash(key);
+        Hold::new(HeldLimiter::Borrowed(self), key, estimate, false)
     }
 
     /// Reserves as [`hold`](Self::hold) does, but grants at most the whole units that are left. If the
@@ -274,19 +267,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let (key, estimate, now) = self.asked(key, estimate)?;
-        let hold = || {
-            let granted = atomic::grant(self.part(key, estimate), now);
-            Hold::new(HeldLimiter::Borrowed(self), key, granted, now)
-        };
-        for _ in 1..GRANTS {
-            match hold() {
-                Err(HoldError::Denied(denied))
-                    if is_tried_again(denied.decision(), [&self.rule].into_iter()) => {}
-                done => return done,
-            }
-        }
-        hold()
+        let key = self.hasher.hash(key);
+        Hold::new(HeldLimiter::Borrowed(self), key, estimate, true)
     }
 
     /// Reserves as [`hold`](Self::hold) does. The hold keeps the limiter alive, so that it can be moved
@@ -316,21 +298,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let (key, estimate, now) = self.asked(key, estimate)?;
-        Hold::new(HeldLimiter::Shared(self), key, estimate, now)
-    }
-
-    /// Returns the parameters of a reservation: the hash of the key, the estimate if the rule accepts
-    /// it, and the present time.
-    fn asked<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        estimate: Cost,
-    ) -> Result<(KeyHash, Cost, Nanos), HoldError>
-    where
-        K: Borrow<Q>,
-    {
-        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
-        Ok((self.hasher.hash(key), estimate, self.clock.now()))
+        let key = self.hasher.hash(key);
+        Hold::new(HeldLimiter::Shared(self), key, estimate, false)
     }
 }

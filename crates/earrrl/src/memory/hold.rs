@@ -4,22 +4,22 @@
 use core::time::Duration;
 use std::vec::Vec;
 
-use super::MemoryEngine;
 use super::prepared::Rules;
+use super::{MemoryEngine, rule_of, with_distinct};
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Decision;
-use crate::engine::{Charge, EngineError, RuleId, are_distinct, merge_charges, restore_places};
+use crate::engine::{Charge, EngineError, RuleId, restore_places};
 use crate::held::OnExpiry;
 use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
-use crate::holds::{HeldPart, HeldParts, Hold, Reservations, share_of_client};
+use crate::holds::{HeldPart, Hold, Reservations, share_of_client};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
-use crate::rules::grant::{GRANTS, is_tried_again, live_for};
+use crate::rules::grant::live_for;
 use crate::rules::part::Part;
-use crate::rules::reserve::crowded;
+use crate::rules::reserve::{Reserved, Reserves, charge_estimates};
 #[cfg(target_os = "linux")]
 use crate::store::StateError;
 
@@ -112,19 +112,15 @@ impl<C: Clock> MemoryEngine<C> {
         let now = self.clock.at_or_now(now);
         self.expire_holds(now);
         let rules = self.rules.load();
-        if are_distinct(charges) {
-            return self.hold_distinct(&rules, charges, terms, now);
-        }
-        let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
-        let merged = merge_charges(charges, known)?;
-        let distinct: Vec<_> = merged.iter().map(|(_, charge)| *charge).collect();
-        let mut holding = self.hold_distinct(&rules, &distinct, terms, now)?;
-        restore_places(&mut holding.decision, &merged);
-        let mut granted = std::vec![Cost::ZERO; charges.len()];
-        for ((place, _), cost) in merged.iter().zip(holding.granted()) {
-            granted[*place] = *cost;
-        }
-        Ok(Holding::new(holding.decision, holding.id, granted))
+        let hold = |charges: &[Charge<'_>]| self.hold_distinct(&rules, charges, terms, now);
+        with_distinct(&rules, charges, hold, |holding: &mut Holding, merged| {
+            restore_places(&mut holding.decision, merged);
+            let mut granted = std::vec![Cost::ZERO; charges.len()];
+            for ((place, _), cost) in merged.iter().zip(holding.granted()) {
+                granted[*place] = *cost;
+            }
+            *holding = Holding::new(holding.decision, holding.id, granted);
+        })
     }
 
     /// Reserves under charges of which no two have the same rule and key. A reservation that exists already is
@@ -142,23 +138,38 @@ impl<C: Clock> MemoryEngine<C> {
         if let Some(parts) = shard.parts(id, now) {
             return self.again(rules, charges, (id, parts), now);
         }
+        let mut parts = Each::new();
+        for charge in charges {
+            parts.push(self.known_part(rules, charge)?.1);
+        }
         self.holds.count_live()?;
-        let mut parts = HeldParts::new();
-        let decision = self.charge_estimates(rules, charges, terms, now, &mut parts);
-        if parts.is_empty() {
+        let most = share_of_client(self.holds.most());
+        let mut reserves = Reserves::new();
+        let decision = charge_estimates(&parts, terms.at_most, most, now, &mut reserves);
+        if reserves.is_empty() {
             self.holds.discount_live(1);
             let nothing = charges.iter().map(|_| Cost::ZERO);
-            return Ok(Holding::new(decision?, None, nothing));
+            return Ok(Holding::new(decision, None, nothing));
         }
-        let decision = decision?;
-        let granted: Each<Cost> = parts.iter().map(|part| part.reserved.held.cost).collect();
-        let reserving = charges
-            .iter()
-            .filter_map(|charge| rule_of(rules, charge.rule));
-        let expires = now + live_for(reserving, terms.ttl);
-        let hold = Hold::new(parts, expires);
+        let granted = reserves.iter().map(|reserved| reserved.held.cost);
+        let holding = Holding::new(decision, Some(id), granted);
+        let has_file = self.holds.has_file();
+        let hold = |(reserved, (part, charge)): (&mut Reserved, (&Part<'_>, &Charge<'_>))| {
+            reserved.live.is_foreign = part.clients.file().is_some() && !has_file;
+            let known = rules.get(charge.rule.0 as usize);
+            HeldPart {
+                rule: charge.rule,
+                name: known.map_or(0, |known| known.name_hash),
+                key: part.key,
+                reserved: *reserved,
+                record: None,
+            }
+        };
+        let held = reserves.iter_mut().zip(parts.iter().zip(charges));
+        let expires = now + live_for(parts.iter().map(|part| part.rule), terms.ttl);
+        let hold = Hold::new(held.map(hold).collect(), expires);
         self.holds.insert(&mut shard, id, hold, now);
-        Ok(Holding::new(decision, Some(id), granted))
+        Ok(holding)
     }
 
     /// Returns the answer to a request for a reservation that exists already; an error if that is of another
@@ -181,78 +192,6 @@ impl<C: Clock> MemoryEngine<C> {
         let decision = standing(rules, parts, now)?.let_pass();
         let granted = parts.iter().map(|part| part.reserved.held.cost);
         Ok(Holding::new(decision, Some(id), granted))
-    }
-
-    /// Charges the estimates if the request is allowed. If the terms permit less than the estimate and another
-    /// request has used what remained, charges what remains then.
-    fn charge_estimates(
-        &self,
-        rules: &Rules,
-        charges: &[Charge<'_>],
-        terms: HoldTerms,
-        now: Nanos,
-        held: &mut HeldParts,
-    ) -> Result<Decision, EngineError> {
-        let mut tries = if terms.at_most { GRANTS } else { 1 };
-        loop {
-            tries -= 1;
-            let decision = self.charge_once(rules, charges, terms, now, held)?;
-            let reserving = charges
-                .iter()
-                .filter_map(|charge| rule_of(rules, charge.rule));
-            if tries == 0 || !is_tried_again(&decision, reserving) {
-                return Ok(decision);
-            }
-        }
-    }
-
-    fn charge_once(
-        &self,
-        rules: &Rules,
-        charges: &[Charge<'_>],
-        terms: HoldTerms,
-        now: Nanos,
-        held: &mut HeldParts,
-    ) -> Result<Decision, EngineError> {
-        let mut parts = Each::new();
-        for charge in charges {
-            let (_, mut part) = self.known_part(rules, charge)?;
-            if terms.at_most {
-                part.cost = atomic::grant(part, now);
-            }
-            parts.push(part);
-        }
-        let most = share_of_client(self.holds.most());
-        for (part, charge) in parts.iter().zip(charges) {
-            let Some(mut reserved) = part.reserve(now, most) else {
-                let place = held.len();
-                for (part, held) in parts.iter().zip(held.drain(..)) {
-                    part.forget(&held.reserved);
-                }
-                let peeked = atomic::decide(&parts, Mode::Peek, &|| now);
-                return Ok(crowded(peeked, place));
-            };
-            reserved.live.is_foreign = part.clients.file().is_some() && !self.holds.has_file();
-            held.push(HeldPart {
-                rule: charge.rule,
-                name: rules
-                    .get(charge.rule.0 as usize)
-                    .map_or(0, |known| known.name_hash),
-                key: part.key,
-                reserved,
-                record: None,
-            });
-        }
-        let mut resets: Each<Duration> = parts.iter().map(|_| Duration::ZERO).collect();
-        let reset = |nth, reset_after| resets[nth] = reset_after;
-        let decision = atomic::check_with_resets(&parts, now, reset);
-        for (nth, part) in parts.iter().enumerate() {
-            part.decided(&mut held[nth].reserved, &decision, nth, resets[nth]);
-        }
-        if !decision.allowed {
-            held.clear();
-        }
-        Ok(decision)
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
@@ -380,10 +319,6 @@ impl<C: Clock> MemoryEngine<C> {
             known.correct(reserved, actual, now);
         }
     }
-}
-
-fn rule_of(rules: &Rules, id: RuleId) -> Option<&Rule> {
-    Some(&rules.get(id.0 as usize)?.rule)
 }
 
 /// Returns one rule's part of a reserved request.

@@ -381,15 +381,8 @@ impl<C: Clock> MemoryEngine<C> {
             return self.decide_hashed(rule, self.hash(key), cost, mode, now);
         }
         let rules = self.rules.load();
-        if are_distinct(charges) {
-            return self.run_distinct(&rules, charges, mode, now);
-        }
-        let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
-        let merged = merge_charges(charges, known)?;
-        let distinct: Vec<_> = merged.iter().map(|(_, charge)| *charge).collect();
-        let mut decision = self.run_distinct(&rules, &distinct, mode, now)?;
-        restore_places(&mut decision, &merged);
-        Ok(decision)
+        let decide = |charges: &[Charge<'_>]| self.run_distinct(&rules, charges, mode, now);
+        with_distinct(&rules, charges, decide, restore_places)
     }
 
     fn run_distinct(
@@ -431,6 +424,28 @@ impl<C: Clock> MemoryEngine<C> {
         change(self.known_part(&rules, charge)?.1);
         Ok(())
     }
+}
+
+/// Calls `decide` with charges of which no two have the same rule and key. If some have, they are one in this call,
+/// and `restore` gives the answer the places of the given charges.
+fn with_distinct<T>(
+    rules: &Rules,
+    charges: &[Charge<'_>],
+    decide: impl FnOnce(&[Charge<'_>]) -> Result<T, EngineError>,
+    restore: impl FnOnce(&mut T, &[(usize, Charge<'_>)]),
+) -> Result<T, EngineError> {
+    if are_distinct(charges) {
+        return decide(charges);
+    }
+    let merged = merge_charges(charges, |id| rule_of(rules, id))?;
+    let distinct: Vec<_> = merged.iter().map(|(_, charge)| *charge).collect();
+    let mut answer = decide(&distinct)?;
+    restore(&mut answer, &merged);
+    Ok(answer)
+}
+
+fn rule_of(rules: &Rules, id: RuleId) -> Option<&Rule> {
+    Some(&rules.get(id.0 as usize)?.rule)
 }
 
 /// Returns the rule and the part of the request under it.

@@ -17,10 +17,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Mode, Policy};
 use crate::clock::Nanos;
-use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Wait};
 use crate::rules::at_home::AtHome;
-use crate::rules::grant::granted;
 use crate::rules::part::Part;
 use crate::rules::{Judged, Judgement, Report, combine};
 use crate::store::table::Lookup;
@@ -31,58 +29,28 @@ pub(crate) type Each<T> = SmallVec<[T; 8]>;
 
 /// Decides a request. No two parts may have the same rule and key.
 pub(crate) fn decide(parts: &[Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
-    decide_and_report(parts, mode, now, &mut |_| ())
+    decide_with_resets(parts, mode, now, &mut [])
 }
 
-/// Checks a request, and passes the time after which each rule's client is as good as new to
-/// `reset`, after the rule's place.
-pub(crate) fn check_with_resets(
-    parts: &[Part<'_>],
-    now: Nanos,
-    mut reset: impl FnMut(usize, Duration),
-) -> Decision {
-    let mut report = |answers: &[RuleVerdict<'_>]| {
-        answers
-            .iter()
-            .enumerate()
-            .for_each(|(nth, answer)| reset(nth, answer.standing().2));
-    };
-    let decision = decide_and_report(parts, Mode::Check, &|| now, &mut report);
-    if parts.len() == 1 {
-        reset(0, decision.reset_after);
-    }
-    decision
-}
-
-/// Returns the cost that a reservation is granted: its estimate, or the remaining quota if that is less.
-pub(crate) fn grant(part: Part<'_>, now: Nanos) -> Cost {
-    let one = Part {
-        cost: Cost::ONE,
-        ..part
-    };
-    let remaining = || decide(&[one], Mode::Peek, &|| now).remaining;
-    granted(part.rule, part.cost, remaining)
-}
-
-/// Decides a request, and passes the answers of several rules to `report`.
-fn decide_and_report(
+/// Decides a request, and sets `resets` to the times after which the clients of its rules are as good as new.
+pub(crate) fn decide_with_resets(
     parts: &[Part<'_>],
     mode: Mode,
     now: &dyn Fn() -> Nanos,
-    report: &mut dyn FnMut(&[RuleVerdict<'_>]),
+    resets: &mut [Duration],
 ) -> Decision {
     if let [part] = parts {
         let at_home = part.decide_at_home(mode, now);
-        return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
+        let decision = at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
+        resets.fill(decision.reset_after);
+        return decision;
     }
     if mode == Mode::Charge {
         // A charge is stored under every rule unconditionally, so the rules need not be
         // coordinated.
         let now = now();
-        let answers: Each<RuleVerdict<'_>> = parts
-            .iter()
-            .map(|part| part.charge(mode, now).into())
-            .collect();
+        let charge = |part: &Part<'_>| part.charge(mode, now).into();
+        let answers: Each<RuleVerdict<'_>> = parts.iter().map(charge).collect();
         return together(parts, now, &answers);
     }
     // All lines are prefetched before the clock is read and before the first line is waited for.
@@ -94,7 +62,7 @@ fn decide_and_report(
         now: now(),
         shards,
     }
-    .decide(mode, report)
+    .decide(mode, resets)
 }
 
 fn together(parts: &[Part<'_>], now: Nanos, answers: &[RuleVerdict<'_>]) -> Decision {
@@ -178,7 +146,7 @@ enum RuleVerdict<'a> {
 }
 
 impl<'r> AtomicRequest<'r, '_> {
-    fn decide(mut self, mode: Mode, report: &mut dyn FnMut(&[RuleVerdict<'_>])) -> Decision {
+    fn decide(mut self, mode: Mode, resets: &mut [Duration]) -> Decision {
         let mut answers = self.judge_all();
         // A charge verifies the state that was read, but a denied request charges no leaky rule.
         if mode != Mode::Check || !all_pass(&answers) {
@@ -196,7 +164,9 @@ impl<'r> AtomicRequest<'r, '_> {
                 *figures = Some(self.figures(part));
             }
         }
-        report(&answers);
+        for (reset, answer) in resets.iter_mut().zip(&answers) {
+            *reset = answer.standing().2;
+        }
         together(self.parts, self.now, &answers)
     }
 

@@ -78,15 +78,6 @@ pub(crate) struct LiveHold {
     refunded: Cost,
 }
 
-/// The most that others can have given back to a client since a reservation was charged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GivenBack {
-    /// By reservations that were live then.
-    pub(crate) others: Cost,
-    /// By refunds since.
-    pub(crate) refunded: Cost,
-}
-
 impl Default for LiveHolds {
     /// Returns the reservations of a store that no other process has.
     fn default() -> Self {
@@ -186,14 +177,14 @@ impl LiveHolds {
         })
     }
 
-    /// Returns what others can have given back since a reservation was charged; `None` if the state that it
-    /// charged was forgotten, or the rule has another store by now.
-    pub(crate) fn given_back(
+    /// Returns the refunds since a reservation was charged; `None` if the state that it charged was forgotten, or the
+    /// rule has another store by now.
+    pub(crate) fn refunded_since(
         &self,
         client: u64,
         hold: &LiveHold,
         changes: u64,
-    ) -> Option<GivenBack> {
+    ) -> Option<Cost> {
         let is_changed = self.foreign(client, changes) != hold.foreign;
         if hold.store != self.store || hold.is_foreign || is_changed {
             return None;
@@ -202,10 +193,7 @@ impl LiveHolds {
         let known = clients
             .get(&client)
             .filter(|known| known.forgotten == hold.forgotten)?;
-        Some(GivenBack {
-            others: hold.others,
-            refunded: known.refunded.saturating_sub(hold.refunded),
-        })
+        Some(known.refunded.saturating_sub(hold.refunded))
     }
 
     /// Counts the end of a reservation. To be called after its correction: a reservation that is charged

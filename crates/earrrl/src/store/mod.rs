@@ -16,7 +16,7 @@ pub(crate) use clients::{Clients, Kept};
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
 pub(crate) use identity::Identity;
-pub(crate) use live::{GivenBack, LiveHold};
+pub(crate) use live::LiveHold;
 pub(crate) use states::{Bounds, Shard, States, Under};
 pub(crate) use walk::{Passed, StateRef};
 
