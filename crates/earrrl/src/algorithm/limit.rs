@@ -73,62 +73,6 @@ impl Limit {
         })
     }
 
-    /// Returns the state advanced to `now`, and true if the request is allowed. Stores nothing.
-    #[inline]
-    pub(crate) fn allows(
-        &self,
-        state: Option<State>,
-        now: Nanos,
-        cost: Cost,
-    ) -> (Option<State>, bool) {
-        each!(self, limit => {
-            let before = limit.advance(limit.open(state), now);
-            let allowed = limit.allows(before.as_ref(), now, cost);
-            (limit.wrap(before), allowed)
-        })
-    }
-
-    /// Returns true if the client may send one more request of cost 1, and the client's rate, or the
-    /// units that it has spent, if the algorithm knows no rate. Drops the parts of the state that no
-    /// longer count.
-    #[cfg(feature = "std")]
-    pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
-        each!(self, limit => {
-            let before = limit.advance(limit.open(state.take()), now);
-            let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
-            let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
-            let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
-            let spent = || limit.allowance().0 - limit.remaining(before.as_ref(), now) as f64;
-            let rate = rate.unwrap_or_else(spent);
-            *state = limit.wrap(before);
-            (allowed, rate)
-        })
-    }
-
-    /// Returns the client's usage relative to the limit: 1 at the limit, more above it. Drops the
-    /// parts of the state that no longer count.
-    #[cfg(feature = "std")]
-    pub(crate) fn usage(&self, state: &mut Option<State>, now: Nanos) -> f64 {
-        each!(self, limit => {
-            let before = limit.advance(limit.open(state.take()), now);
-            let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
-            let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
-            let reset_after = limit.reset_after(before.as_ref(), now);
-            *state = limit.wrap(before);
-            self.usage_of(rate, reset_after)
-        })
-    }
-
-    /// Returns the usage that figures report: the rate relative to the limit, or the share of a
-    /// bucket that is used if no rate is measured.
-    #[cfg(feature = "std")]
-    pub(crate) fn usage_of(&self, rate: Option<f64>, reset_after: Duration) -> f64 {
-        match rate {
-            Some(rate) => rate / self.per_second(),
-            None => reset_after.as_secs_f64() / self.allowance().1,
-        }
-    }
-
     /// Removes a request that was stored at `charged_at` from the state; the result is never below
     /// empty.
     ///
@@ -188,38 +132,6 @@ impl Limit {
         actual: Cost,
     ) -> Option<State> {
         each!(self, limit => limit.wrap(limit.commit(limit.open(state), now, held, actual)))
-    }
-
-    /// Returns a client's state under the limit `old` as a state under this limit; `None` if states of the
-    /// two limits differ in meaning.
-    #[cfg(feature = "std")]
-    #[doc(hidden)]
-    pub fn carried(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
-        if self.meaning() != old.meaning() {
-            return None;
-        }
-        Some(match (self, old, state) {
-            (Self::TokenBucket(new), Self::TokenBucket(old), State::TokenBucket(full_at)) => {
-                State::TokenBucket(new.carried(old, full_at, now))
-            }
-            (_, _, state) => state,
-        })
-    }
-
-    /// Returns true if a bucket fills in less time than under the limit `old`, so that stored waits are too long.
-    #[cfg(feature = "std")]
-    pub(crate) fn shortens_waits_of(&self, old: &Self) -> bool {
-        match (self, old) {
-            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.full_ticks() < old.full_ticks(),
-            _ => false,
-        }
-    }
-
-    /// Returns true for token-bucket and gcra, which lose refill while a client's whole quota is
-    /// available.
-    #[cfg(feature = "std")]
-    pub(crate) fn is_bucket(&self) -> bool {
-        matches!(self, Self::TokenBucket(_))
     }
 
     /// Returns true for concurrent, which counts the live reservations of a client. Its rules are
@@ -320,13 +232,6 @@ impl Limit {
         each!(self, limit => limit.replenishment())
     }
 
-    /// Returns how far the instant of a stored request may lag behind the present time; see
-    /// [`Algorithm::lag`].
-    #[cfg(feature = "std")]
-    pub fn lag(&self) -> Duration {
-        each!(self, limit => limit.lag())
-    }
-
     /// Returns the time of the client's last stored request if a refund must name this time to find
     /// the request; `None` if a refund finds it under the present time too.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
@@ -380,34 +285,93 @@ impl Limit {
     pub(crate) fn text(&self) -> String {
         each!(self, limit => limit.write())
     }
+}
+
+/// # States in stores
+#[cfg(feature = "std")]
+impl Limit {
+    /// Returns the client's usage relative to the limit: 1 at the limit, more above it. Drops the
+    /// parts of the state that no longer count.
+    pub(crate) fn usage(&self, state: &mut Option<State>, now: Nanos) -> f64 {
+        each!(self, limit => {
+            let before = limit.advance(limit.open(state.take()), now);
+            let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
+            let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+            let reset_after = match rate {
+                Some(_) => Duration::ZERO,
+                None => limit.reset_after(before.as_ref(), now),
+            };
+            *state = limit.wrap(before);
+            self.usage_of(rate, reset_after)
+        })
+    }
+
+    /// Returns the usage that figures report: the rate relative to the limit, or the share of a
+    /// bucket that is used if no rate is measured.
+    pub(crate) fn usage_of(&self, rate: Option<f64>, reset_after: Duration) -> f64 {
+        match rate {
+            Some(rate) => rate / self.per_second(),
+            None => reset_after.as_secs_f64() / self.allowance().1,
+        }
+    }
+
+    /// Returns a client's state under the limit `old` as a state under this limit; `None` if states of the
+    /// two limits differ in meaning.
+    #[doc(hidden)]
+    pub fn carried(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+        if self.meaning() != old.meaning() {
+            return None;
+        }
+        Some(match (self, old, state) {
+            (Self::TokenBucket(new), Self::TokenBucket(old), State::TokenBucket(full_at)) => {
+                State::TokenBucket(new.carried(old, full_at, now))
+            }
+            (_, _, state) => state,
+        })
+    }
+
+    /// Returns true if a bucket fills in less time than under the limit `old`, so that stored waits are too long.
+    pub(crate) fn shortens_waits_of(&self, old: &Self) -> bool {
+        match (self, old) {
+            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.full_ticks() < old.full_ticks(),
+            _ => false,
+        }
+    }
+
+    /// Returns true for token-bucket and gcra, which lose refill while a client's whole quota is
+    /// available.
+    pub(crate) fn is_bucket(&self) -> bool {
+        matches!(self, Self::TokenBucket(_))
+    }
+
+    /// Returns how far the instant of a stored request may lag behind the present time; see
+    /// [`Algorithm::lag`].
+    pub fn lag(&self) -> Duration {
+        each!(self, limit => limit.lag())
+    }
 
     /// Returns the state that a word encodes; see [`Algorithm::state_of`].
-    #[cfg(feature = "std")]
     pub(crate) fn state_of(&self, word: super::Word) -> Option<State> {
         each!(self, limit => limit.wrap(limit.state_of(word)))
     }
 
     /// Returns the state as a word; see [`Algorithm::word`].
-    #[cfg(feature = "std")]
     pub(crate) fn word(&self, state: &State) -> Option<super::Word> {
         each!(self, limit => limit.open_ref(state).map(|state| limit.word(state)))
     }
 
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at
     /// `now`.
-    #[cfg(feature = "std")]
     pub(crate) fn idle(&self, now: Nanos) -> super::Word {
         each!(self, limit => limit.idle(now))
     }
 
     /// Returns the rank of a client's word at `now`; see [`Algorithm::rank`].
-    #[cfg(feature = "std")]
     pub(crate) fn rank(&self, word: super::Word, now: Nanos) -> super::Word {
         each!(self, limit => limit.rank(word, now))
     }
 
     /// Returns the greatest word that requests up to `now` can leave.
-    #[cfg(feature = "std")]
     pub(crate) fn greatest(&self, now: Nanos) -> super::Word {
         each!(self, limit => limit.greatest(now))
     }

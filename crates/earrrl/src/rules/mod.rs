@@ -85,9 +85,14 @@ type Judged = (Judgement, Figures);
 
 impl Rule {
     /// Judges a request and computes no figures. Returns the state advanced to `now`.
-    fn judge(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Option<State>, Judgement) {
+    fn judge(
+        &self,
+        mut state: Option<State>,
+        cost: Cost,
+        now: Nanos,
+    ) -> (Option<State>, Judgement) {
         let limit = self.limit();
-        let (state, allowed) = limit.allows(state, now, cost);
+        let allowed = limit.admit(&mut state, now, cost, Mode::Peek);
         // Only a delaying rule needs the wait, as it is before the request is stored.
         let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.earliest;
         let judgement = Judgement::new(self, allowed, wait);

@@ -345,7 +345,7 @@ impl Clients {
         if let Kept::States(states) = &self.kept {
             states
                 .each()
-                .for_each(|mut shard| shard.walk(limit, now, |_, _, _| ()));
+                .for_each(|mut shard| shard.walk(limit, now, &mut |_| ()));
         }
     }
 

@@ -17,8 +17,7 @@ pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
 pub(crate) use identity::Identity;
 pub(crate) use live::LiveHold;
-pub(crate) use states::{Bounds, Shard, States, Under};
-pub(crate) use walk::{Passed, StateRef};
+pub(crate) use states::{Bounds, Passed, Shard, States, Under};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

@@ -12,10 +12,13 @@ use std::vec::Vec;
 pub use names::{Name, NameOptions, Names};
 pub use rates::{Above, RateBucket, Rates};
 
+use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
-use crate::decision::{Figures, Wait};
+use crate::cost::Cost;
+use crate::decision::Wait;
 use crate::rule::Rule;
-use crate::store::{Clients, Passed, StateRef};
+use crate::store::table::Word;
+use crate::store::{Clients, Passed};
 
 /// The result of one walk over the clients of a rule.
 #[derive(Clone, Debug)]
@@ -51,10 +54,12 @@ pub struct TopClient {
 }
 
 impl TopClient {
-    fn new(fingerprint: u64, usage: f64, (allowed, figures): (bool, Figures)) -> Self {
+    fn new(client: Found, now: Nanos) -> Self {
+        let state = Some(client.state);
+        let (_, allowed, figures) = client.limit.step(state, now, Cost::ONE, Mode::Peek);
         Self {
-            fingerprint,
-            usage,
+            fingerprint: client.fingerprint,
+            usage: client.usage,
             rate: figures.rate,
             limit: figures.limit,
             remaining: figures.remaining,
@@ -80,25 +85,31 @@ impl Survey {
             if passed.usage <= 0.0 {
                 return;
             }
-            rates.add(passed.usage * passed.per_second);
-            highest.offer(passed);
+            rates.add(passed.usage * passed.limit.per_second());
+            highest.offer(&passed);
         });
-        let top = highest.into_sorted().into_iter().filter_map(|one| {
-            let figures = clients.figures(one.held, limit, now)?;
-            Some(TopClient::new(one.fingerprint, one.usage, figures))
-        });
+        let top = highest.into_sorted().into_iter();
         Self {
             at: now,
-            top: top.collect(),
+            top: top.map(|client| TopClient::new(client, now)).collect(),
             rates,
         }
     }
 }
 
+/// A client that may be among the highest.
+struct Found {
+    fingerprint: u64,
+    usage: f64,
+    limit: Limit,
+    state: State,
+    word: Word,
+}
+
 /// The clients with the highest usage, in memory for twice as many as are wanted.
 struct Highest {
     count: usize,
-    found: Vec<Passed>,
+    found: Vec<Found>,
     /// The usage below which no client is among the highest.
     least: f64,
 }
@@ -114,11 +125,17 @@ impl Highest {
 
     /// Keeps a client if it may be among the highest.
     #[inline]
-    fn offer(&mut self, passed: Passed) {
+    fn offer(&mut self, passed: &Passed<'_>) {
         if passed.usage < self.least {
             return;
         }
-        self.found.push(passed);
+        self.found.push(Found {
+            fingerprint: passed.fingerprint,
+            usage: passed.usage,
+            limit: *passed.limit,
+            state: passed.state.clone(),
+            word: passed.word,
+        });
         if self.found.len() > self.count.saturating_mul(2) {
             self.sort();
             self.found.truncate(self.count);
@@ -128,18 +145,14 @@ impl Highest {
 
     /// Sorts the clients, the highest first. Words order clients whose usage is too high for a double.
     fn sort(&mut self) {
-        let word = |one: &Passed| match one.held {
-            StateRef::Word(word) => word,
-            StateRef::Key(_) => 0,
-        };
         self.found.sort_unstable_by(|a, b| {
             let by_usage = b.usage.total_cmp(&a.usage);
-            by_usage.then_with(|| word(b).cmp(&word(a)))
+            by_usage.then_with(|| b.word.cmp(&a.word))
         });
     }
 
     /// Returns the selected clients, the highest first, each once.
-    fn into_sorted(mut self) -> Vec<Passed> {
+    fn into_sorted(mut self) -> Vec<Found> {
         self.sort();
         self.found.truncate(self.count);
         let mut seen = HashSet::new();

@@ -19,7 +19,7 @@ use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use shard::OVERHEAD;
-pub(crate) use shard::{Shard, Under};
+pub(crate) use shard::{Passed, Shard, Under};
 pub(crate) use view::{Bounds, View};
 
 use super::live::LiveHolds;

@@ -6,15 +6,29 @@ use std::sync::Arc;
 use lru::LruCache;
 
 use super::evict::{Client, ScanBudget, Standing, scan};
-use crate::algorithm::{Limit, State};
+use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
+use crate::cost::Cost;
 use crate::store::identity::Identity;
 use crate::store::live::LiveHolds;
-use crate::store::table::KeyHash;
+use crate::store::table::{KeyHash, Word};
 
 /// The bytes that a client takes beside its state: the links and the allocation of its node, and its
 /// entry in the index.
 pub(super) const OVERHEAD: usize = 80;
+
+/// A client that a walk over a store passes.
+pub(crate) struct Passed<'a> {
+    /// The fingerprint of the client's key.
+    pub(crate) fingerprint: u64,
+    /// The client's usage relative to the limit, 1 at the limit.
+    pub(crate) usage: f64,
+    /// The client's own limit, where rules share the store.
+    pub(crate) limit: &'a Limit,
+    pub(crate) state: &'a State,
+    /// The state as a word; 0 if it is none.
+    pub(crate) word: Word,
+}
 
 /// The clients whose keys' hashes share certain bits.
 pub(crate) struct Shard {
@@ -144,7 +158,10 @@ impl Shard {
         let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, entry)| {
             *held -= entry.bytes();
             let limit = entry.limit.as_deref().or(limit);
-            let standing = limit.map(|limit| limit.standing(&mut entry.state, now));
+            let standing = limit.map(|limit| {
+                let allowed = limit.admit(&mut entry.state, now, Cost::ONE, Mode::Peek);
+                (allowed, limit.usage(&mut entry.state, now))
+            });
             let (allowed, rate) = standing.unwrap_or_default();
             *held += entry.bytes();
             let is_active = entry.state.is_some();
@@ -200,11 +217,10 @@ impl Shard {
         answer
     }
 
-    /// Returns a client's state and, in a map of several limits, its limit. The client keeps its place in
-    /// the order of visits.
-    pub(super) fn stored(&self, key: KeyHash) -> Option<(State, Option<Arc<Limit>>)> {
-        let entry = self.states.peek(&key.bits())?;
-        Some((entry.state.clone()?, entry.limit.clone()))
+    /// Returns true if a client has a state.
+    #[cfg(test)]
+    pub(super) fn has(&self, key: KeyHash) -> bool {
+        self.states.contains(&key.bits())
     }
 
     /// Removes all clients, and returns their number.
@@ -217,20 +233,21 @@ impl Shard {
 
     /// Calls `visit` with each client's key, its limit, and its usage relative to that limit, which
     /// is `limit` in a map of one limit. Removes the clients whose state no longer counts.
-    pub(crate) fn walk(
-        &mut self,
-        limit: &Limit,
-        now: Nanos,
-        mut visit: impl FnMut(KeyHash, &Limit, f64),
-    ) {
+    pub(crate) fn walk(&mut self, limit: &Limit, now: Nanos, visit: &mut impl FnMut(Passed<'_>)) {
         let mut gone = std::vec::Vec::new();
         for (key, entry) in self.states.iter_mut() {
             self.bytes -= entry.bytes();
             let limit = entry.limit.as_deref().unwrap_or(limit);
             let usage = limit.usage(&mut entry.state, now);
             self.bytes += entry.bytes();
-            match entry.state {
-                Some(_) => visit(KeyHash::from_bits(*key), limit, usage),
+            match &entry.state {
+                Some(state) => visit(Passed {
+                    fingerprint: KeyHash::from_bits(*key).fingerprint(),
+                    usage,
+                    limit,
+                    state,
+                    word: 0,
+                }),
                 None => gone.push(*key),
             }
         }

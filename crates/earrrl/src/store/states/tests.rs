@@ -96,8 +96,8 @@ fn the_bound_in_bytes_evicts_the_longest_idle() {
     }
     let held = total(&states, Shard::len);
     assert!((MIN_SHARDS * 9..=MIN_SHARDS * 10).contains(&held), "{held}");
-    assert!(states.lock_of(key(0)).stored(key(0)).is_some());
-    assert!(states.lock_of(key(1)).stored(key(1)).is_none());
+    assert!(states.lock_of(key(0)).has(key(0)));
+    assert!(!states.lock_of(key(1)).has(key(1)));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
         }
     }
     assert!(request(&states, &limit, rest[0]));
-    let gone = |name: &&u64| states.lock(0).stored(key(**name)).is_none();
+    let gone = |name: &&u64| !states.lock(0).has(key(**name));
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
 }
 
@@ -205,7 +205,7 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
         );
     }
     store(&states, rest[0], log(1));
-    let gone = |name: &&u64| states.lock(0).stored(key(**name)).is_none();
+    let gone = |name: &&u64| !states.lock(0).has(key(**name));
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
     assert_eq!(states.lock(0).displaced(), 0);
 }
@@ -218,10 +218,7 @@ fn a_client_in_use_is_not_evicted() {
     let shard = states.shard_of(key(0));
     let others = (1..).filter(|nth| states.shard_of(key(*nth)) == shard);
     for other in others.take(10 * max_clients_per_shard(1, shards(1))) {
-        assert!(
-            states.lock(shard).stored(key(0)).is_some(),
-            "before {other}"
-        );
+        assert!(states.lock(shard).has(key(0)), "before {other}");
         store(&states, 0, log(1));
         store(&states, other, log(1));
     }
@@ -237,5 +234,5 @@ fn a_shard_of_offenders_keeps_a_newcomer() {
         }
     }
     request(&states, &limit, 99);
-    assert!(states.lock_of(key(99)).stored(key(99)).is_some());
+    assert!(states.lock_of(key(99)).has(key(99)));
 }

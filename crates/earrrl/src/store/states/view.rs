@@ -4,9 +4,9 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use super::{MIN_SHARDS, OVERHEAD, States, Under, bytes_in, max_shards, shards};
-use crate::algorithm::{Limit, State};
+use crate::algorithm::Limit;
 use crate::clock::Nanos;
-use crate::store::table::{KeyHash, half_of_what_is_left};
+use crate::store::table::half_of_what_is_left;
 
 /// The map of a rule's larger states, which the rule may share with other rules.
 pub(crate) struct View {
@@ -48,12 +48,6 @@ impl View {
     /// Returns the address of the map, which is the same for all rules that share it.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.states).addr()
-    }
-
-    /// Returns a client's state and its limit if the rule shares the map.
-    pub(crate) fn shared_state(&self, key: KeyHash) -> Option<(State, Arc<Limit>)> {
-        let (state, limit) = self.lock_of(key).stored(key)?;
-        Some((state, limit?))
     }
 
     /// Returns the limit of a request under this rule, whose limit is `limit`.
