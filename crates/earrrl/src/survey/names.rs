@@ -130,17 +130,12 @@ pub struct Name {
     pub usage: f64,
 }
 
-/// The names whose fingerprints share certain bits.
-#[derive(Default)]
-struct Shard {
-    index: HashMap<u64, usize>,
-    /// The order of the entries, kept apart so that a search for the lowest reads little memory.
-    ranks: Vec<f64>,
-    entries: Vec<Entry>,
-}
+/// The names whose fingerprints share certain bits, by their fingerprints.
+type Shard = HashMap<u64, Entry>;
 
+/// A name, and its place in the order of the clients; see [`Names::rank`].
 struct Entry {
-    fingerprint: u64,
+    rank: f64,
     name: Name,
 }
 
@@ -215,34 +210,30 @@ impl Names {
         let rank = self.rank(usage, decision.at);
         let fingerprint = client.fingerprint();
         let mut shard = self.shard(fingerprint);
-        let place = match shard.index.get(&fingerprint) {
-            Some(place) => *place,
-            None => {
-                if !shard.free_entry(rank, self.shard_capacity()) {
-                    return;
-                }
-                let name = self.new_name(name(), decision, usage);
-                shard.insert(fingerprint, name)
+        if !shard.contains_key(&fingerprint) {
+            if shard.len() >= self.shard_capacity() && !drop_lowest(&mut shard, rank) {
+                return;
             }
-        };
-        shard.ranks[place] = rank;
-        shard.entries[place].name.count(decision, usage);
+            let name = self.new_name(name(), decision, usage);
+            shard.insert(fingerprint, Entry { rank, name });
+        }
+        if let Some(entry) = shard.get_mut(&fingerprint) {
+            entry.rank = rank;
+            entry.name.count(decision, usage);
+        }
     }
 
     /// Returns the name of the client with this fingerprint.
     #[must_use]
     pub fn get(&self, fingerprint: u64) -> Option<Name> {
         let shard = self.shard(fingerprint);
-        let place = *shard.index.get(&fingerprint)?;
-        Some(shard.entries[place].name.clone())
+        Some(shard.get(&fingerprint)?.name.clone())
     }
 
     /// Drops the name of a client that was reset.
     pub fn forget(&self, client: KeyHash) {
-        let mut shard = self.shard(client.fingerprint());
-        if let Some(place) = shard.index.get(&client.fingerprint()).copied() {
-            shard.remove(place);
-        }
+        let fingerprint = client.fingerprint();
+        self.shard(fingerprint).remove(&fingerprint);
     }
 
     /// Returns the `count` named clients with the highest usage, as far as it is known from the
@@ -252,8 +243,7 @@ impl Names {
         let mut all: Vec<(f64, u64)> = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
-            let each = shard.ranks.iter().zip(&shard.entries);
-            all.extend(each.map(|(rank, entry)| (*rank, entry.fingerprint)));
+            all.extend(shard.iter().map(|(client, entry)| (entry.rank, *client)));
         }
         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         let named = |(_, fingerprint): (f64, u64)| Some((fingerprint, self.get(fingerprint)?));
@@ -263,10 +253,7 @@ impl Names {
     /// Returns the number of names.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| lock(shard).entries.len())
-            .sum()
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
     /// Returns true if there are no names.
@@ -347,38 +334,12 @@ impl Name {
     }
 }
 
-impl Shard {
-    /// Evicts the client with the lowest rank if the shard is full. Returns false, and evicts none,
-    /// if all clients have a higher rank than `rank`.
-    fn free_entry(&mut self, rank: f64, capacity: usize) -> bool {
-        if self.entries.len() < capacity {
-            return true;
-        }
-        let each = self.ranks.iter().copied().enumerate();
-        let lowest = each.min_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((place, _)) = lowest.filter(|(_, lowest)| *lowest <= rank) else {
-            return false;
-        };
-        self.remove(place);
-        true
-    }
-
-    fn insert(&mut self, fingerprint: u64, name: Name) -> usize {
-        let place = self.entries.len();
-        self.index.insert(fingerprint, place);
-        self.ranks.push(0.0);
-        self.entries.push(Entry { fingerprint, name });
-        place
-    }
-
-    fn remove(&mut self, place: usize) {
-        self.ranks.swap_remove(place);
-        let gone = self.entries.swap_remove(place);
-        self.index.remove(&gone.fingerprint);
-        if let Some(moved) = self.entries.get(place) {
-            self.index.insert(moved.fingerprint, place);
-        }
-    }
+/// Drops the name with the lowest rank for one of this rank. Returns false if that would be the lowest itself.
+fn drop_lowest(shard: &mut Shard, rank: f64) -> bool {
+    let lowest = shard.iter().min_by(|a, b| a.1.rank.total_cmp(&b.1.rank));
+    let lowest = lowest.filter(|(_, lowest)| lowest.rank <= rank);
+    let client = lowest.map(|(client, _)| *client);
+    client.is_some_and(|client| shard.remove(&client).is_some())
 }
 
 impl core::fmt::Debug for Names {
