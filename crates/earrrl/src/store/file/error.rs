@@ -80,12 +80,32 @@ impl StateError {
         })
     }
 
-    /// Adds the processes that use the file.
-    pub(super) fn held_by(mut self, processes: Vec<String>) -> Self {
-        if let Self::Refused { holders, .. } = &mut self {
+    /// Returns an error of the content of a file, which [`of`](Self::of) then names.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fault(
+        field: &'static str,
+        found: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self::refused(Path::new(""), field, found, expected)
+    }
+
+    /// Names the file whose property is not as it must be, and the processes that use it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn of(mut self, file: &Path, processes: Vec<String>) -> Self {
+        if let Self::Refused { path, holders, .. } = &mut self {
+            *path = file.into();
             *holders = processes;
         }
         self
+    }
+
+    #[cfg(test)]
+    pub(super) fn field(&self) -> &'static str {
+        match self {
+            Self::Refused { field, .. } => field,
+            _ => "",
+        }
     }
 }
 

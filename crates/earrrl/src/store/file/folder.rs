@@ -6,6 +6,7 @@
 //! Files are created, opened and replaced only under an exclusive lock of the directory, which the
 //! kernel releases if the process dies.
 
+use core::fmt::Display;
 use std::format;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -47,11 +48,58 @@ const FILE_SYSTEMS: [(u32, &str); 3] = [
     (0x0102_1994, "tmpfs"),
 ];
 
+/// An open file or directory with its path, which errors name.
+#[derive(Debug)]
+pub(super) struct NamedFile {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+}
+
+impl NamedFile {
+    /// Names the file and the operation in an error of the system.
+    pub(super) fn doing<T, E: Display>(
+        &self,
+        operation: &'static str,
+        result: Result<T, E>,
+    ) -> Result<T, StateError> {
+        result.map_err(|error| StateError::io(&self.path, operation, error))
+    }
+
+    /// Names the file, and the processes that use it, in an error of its content.
+    pub(super) fn checked<T>(&self, result: Result<T, StateError>) -> Result<T, StateError> {
+        result.map_err(|fault| fault.of(&self.path, holders(&self.file)))
+    }
+
+    /// Returns the error of a property of the file.
+    pub(super) fn refused(
+        &self,
+        field: &'static str,
+        found: impl Display,
+        expected: impl Display,
+    ) -> StateError {
+        StateError::refused(&self.path, field, found, expected)
+    }
+
+    /// Locks the file: exclusively if no other process uses it. Returns true in that case.
+    pub(super) fn lock(&self) -> Result<bool, StateError> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {}
+            done => return self.doing("lock", done).map(|()| true),
+        }
+        match flock(&self.file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => {
+                let locked = StateError::fault("lock", "held exclusively", "a shared lock");
+                self.checked(Err(locked))
+            }
+            done => self.doing("lock", done).map(|()| false),
+        }
+    }
+}
+
 /// A directory that only this user can change.
 #[derive(Debug)]
 pub(super) struct Folder {
-    file: File,
-    path: PathBuf,
+    directory: NamedFile,
     /// True if files are only read. Root may then read those of other users.
     is_read_only: bool,
 }
@@ -61,7 +109,7 @@ pub(super) struct FolderLock<'a>(&'a Folder);
 
 impl Drop for FolderLock<'_> {
     fn drop(&mut self) {
-        let _ = flock(&self.0.file, FlockOperation::Unlock);
+        let _ = flock(&self.0.directory.file, FlockOperation::Unlock);
     }
 }
 
@@ -173,43 +221,51 @@ impl Folder {
             }
             StateError::io(path, "open the directory", error)
         })?;
-        let folder = Self {
+        let directory = NamedFile {
             file: file.into(),
             path: path.into(),
+        };
+        let stat = stat(&directory)?;
+        let folder = Self {
+            directory,
             is_read_only,
         };
-        let stat = folder.stat(&folder.file, path)?;
         if !folder.accepts_owner(&stat) && stat.st_uid != 0 {
-            return Err(owner(path, &stat));
+            return Err(owner(&folder.directory, &stat));
         }
-        check_mode(path, &stat, WRITABLE_BY_OTHERS, "0700")?;
+        check_mode(&folder.directory, &stat, WRITABLE_BY_OTHERS, "0700")?;
         Ok(folder)
     }
 
     /// Waits for the directory's lock.
     pub(super) fn lock(&self) -> Result<FolderLock<'_>, StateError> {
         let start = Instant::now();
+        let directory = &self.directory;
         loop {
-            match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(FolderLock(self)),
+            match flock(&directory.file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK | Errno::INTR) if start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    let busy = StateError::refused(&self.path, "lock", "held", "a free lock");
-                    return Err(busy.held_by(holders(&self.file)));
+                    let busy = StateError::fault("lock", "held", "a free lock");
+                    return directory.checked(Err(busy));
                 }
-                Err(error) => return Err(StateError::io(&self.path, "lock the directory", error)),
+                done => {
+                    directory.doing("lock the directory", done)?;
+                    return Ok(FolderLock(self));
+                }
             }
         }
     }
 
     /// Returns the names in the directory that are text.
     pub(super) fn names(&self) -> Result<Vec<String>, StateError> {
-        let io = |error| StateError::io(&self.path, "list the directory", error);
+        const LIST: &str = "list the directory";
+        let directory = &self.directory;
         let mut names = Vec::new();
-        for entry in Dir::read_from(&self.file).map_err(io)? {
-            names.extend(entry.map_err(io)?.file_name().to_str().map(String::from));
+        for entry in directory.doing(LIST, Dir::read_from(&directory.file))? {
+            let entry = directory.doing(LIST, entry)?;
+            names.extend(entry.file_name().to_str().map(String::from));
         }
         Ok(names)
     }
@@ -252,34 +308,38 @@ impl Folder {
     /// Returns true if no process uses a file.
     pub(super) fn is_unused(&self, name: &FileName) -> Result<bool, StateError> {
         let file = self.open_file(name)?;
-        let is_unused = lock(&file, &self.path_of(name))?;
+        let is_unused = file.lock()?;
         // Released at once: a process that another thread is starting has a copy of the file, with the lock,
         // for a moment.
-        let _ = flock(&file, FlockOperation::Unlock);
+        let _ = flock(&file.file, FlockOperation::Unlock);
         Ok(is_unused)
     }
 
     /// Removes a name, if there is one. Returns true if it was there.
     pub(super) fn remove(&self, name: &str) -> Result<bool, StateError> {
-        match unlinkat(&self.file, name, AtFlags::empty()) {
+        match unlinkat(&self.directory.file, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(StateError::io(&self.path.join(name), "remove", error)),
+            Err(error) => Err(StateError::io(
+                &self.directory.path.join(name),
+                "remove",
+                error,
+            )),
         }
     }
 
     /// Returns the path of a file, for messages.
     pub(super) fn path_of(&self, name: &FileName) -> PathBuf {
-        self.path.join(name.text())
+        self.directory.path.join(name.text())
     }
 
     /// Opens a file that is no state file, or creates it.
-    pub(super) fn open_or_create(&self, name: &str) -> Result<File, StateError> {
+    pub(super) fn open_or_create(&self, name: &str) -> Result<NamedFile, StateError> {
         self.open_checked(name, OFlags::RDWR | OFlags::CREATE)
     }
 
     /// Opens a state file that exists.
-    pub(super) fn open_file(&self, name: &FileName) -> Result<File, StateError> {
+    pub(super) fn open_file(&self, name: &FileName) -> Result<NamedFile, StateError> {
         let access = if self.is_read_only {
             OFlags::RDONLY
         } else {
@@ -289,37 +349,34 @@ impl Folder {
     }
 
     /// Opens a file, and checks that only this user can use it.
-    fn open_checked(&self, name: &str, flags: OFlags) -> Result<File, StateError> {
-        let path = self.path.join(name);
+    fn open_checked(&self, name: &str, flags: OFlags) -> Result<NamedFile, StateError> {
+        let path = self.directory.path.join(name);
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat(&self.file, name, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(file.map_err(|error| StateError::io(&path, "open", error))?);
-        self.check(&file, &path)?;
+        let file = openat(&self.directory.file, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = file.map_err(|error| StateError::io(&path, "open", error))?;
+        let file = NamedFile {
+            file: file.into(),
+            path,
+        };
+        self.check(&file)?;
         Ok(file)
     }
 
     /// Returns an error unless the file is regular, has this user as its owner, no other names, no
     /// permissions for others, and is on a file system that is known to be safe.
-    fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
-        let stat = self.stat(file, path)?;
+    fn check(&self, file: &NamedFile) -> Result<(), StateError> {
+        let stat = stat(file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(StateError::refused(
-                path,
-                "type",
-                "not a file",
-                "a regular file",
-            ));
+            return Err(file.refused("type", "not a file", "a regular file"));
         }
         if !self.accepts_owner(&stat) {
-            return Err(owner(path, &stat));
+            return Err(owner(file, &stat));
         }
         if stat.st_nlink != 1 {
-            return Err(StateError::refused(path, "link count", stat.st_nlink, 1));
+            return Err(file.refused("link count", stat.st_nlink, 1));
         }
-        check_mode(path, &stat, OWNER_ONLY, "0600")?;
-        let magic = fstatfs(file)
-            .map_err(|error| StateError::io(path, "statfs", error))?
-            .f_type;
+        check_mode(file, &stat, OWNER_ONLY, "0600")?;
+        let magic = file.doing("statfs", fstatfs(&file.file))?.f_type;
         if FILE_SYSTEMS
             .iter()
             .any(|(known, _)| i64::from(*known) == magic as i64)
@@ -327,12 +384,7 @@ impl Folder {
             return Ok(());
         }
         let expected = FILE_SYSTEMS.map(|(_, name)| name).join(", ");
-        Err(StateError::refused(
-            path,
-            "file system",
-            format!("{magic:#x}"),
-            expected,
-        ))
+        Err(file.refused("file system", format!("{magic:#x}"), expected))
     }
 
     /// Returns true if the owner is the user of this process, or files are only read and that is root.
@@ -341,64 +393,50 @@ impl Folder {
         stat.st_uid == user.as_raw() || self.is_read_only && user.is_root()
     }
 
-    fn stat(&self, file: &File, path: &Path) -> Result<Stat, StateError> {
-        fstat(file).map_err(|error| StateError::io(path, "stat", error))
-    }
-
     /// Creates a file under a temporary name, lets `fill` write it, and gives it its name, which another file
     /// may have had. A process that dies meanwhile leaves at most the temporary file, which the next one
     /// removes.
     pub(super) fn create_file(
         &self,
         name: &FileName,
-        fill: impl FnOnce(&File, &Path) -> Result<(), StateError>,
+        fill: impl FnOnce(&NamedFile) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
         let path = self.path_of(name);
+        let folder = &self.directory.file;
         let temporary = format!(".{}{TEMPORARY}", name.stem.0);
-        let remove = || unlinkat(&self.file, &*temporary, AtFlags::empty());
+        let remove = || unlinkat(folder, &*temporary, AtFlags::empty());
         let _ = remove();
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&self.file, &*temporary, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(file.map_err(|error| StateError::io(&path, "create", error))?);
-        let filled = self
-            .check(&file, &path)
-            .and_then(|()| fill(&file, &path))
-            .and_then(|()| {
-                let io = |error| StateError::io(&path, "write", error);
-                fsync(&file).map_err(io)?;
-                renameat(&self.file, &*temporary, &self.file, name.text()).map_err(io)?;
-                fsync(&self.file).map_err(io)
-            });
-        filled.inspect_err(|_| _ = remove())
+        let file = openat(folder, &*temporary, flags, Mode::RUSR | Mode::WUSR);
+        let file = file.map_err(|error| StateError::io(&path, "create", error))?;
+        let file = NamedFile {
+            file: file.into(),
+            path,
+        };
+        let publish = || {
+            fsync(&file.file)?;
+            renameat(folder, &*temporary, folder, name.text())?;
+            fsync(folder)
+        };
+        let filled = self.check(&file).and_then(|()| fill(&file));
+        let published = filled.and_then(|()| file.doing("write", publish()));
+        published.inspect_err(|_| _ = remove())
     }
 }
 
-/// Locks a file: exclusively if no other process uses it. Returns true in that case.
-pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => return Ok(true),
-        Err(Errno::WOULDBLOCK) => {}
-        Err(error) => return Err(StateError::io(path, "lock", error)),
-    }
-    match flock(file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(false),
-        Err(Errno::WOULDBLOCK) => {
-            let locked = StateError::refused(path, "lock", "held exclusively", "a shared lock");
-            Err(locked.held_by(holders(file)))
-        }
-        Err(error) => Err(StateError::io(path, "lock", error)),
-    }
+fn stat(file: &NamedFile) -> Result<Stat, StateError> {
+    file.doing("stat", fstat(&file.file))
 }
 
-fn owner(path: &Path, stat: &Stat) -> StateError {
+fn owner(file: &NamedFile, stat: &Stat) -> StateError {
     let found = format!("user {}", stat.st_uid);
     let expected = format!("user {}", geteuid().as_raw());
-    StateError::refused(path, "owner", found, expected)
+    file.refused("owner", found, expected)
 }
 
 fn check_mode(
-    path: &Path,
+    file: &NamedFile,
     stat: &Stat,
     forbidden: u32,
     expected: &'static str,
@@ -407,12 +445,7 @@ fn check_mode(
     if mode & forbidden == 0 {
         return Ok(());
     }
-    Err(StateError::refused(
-        path,
-        "mode",
-        format!("{mode:04o}"),
-        expected,
-    ))
+    Err(file.refused("mode", format!("{mode:04o}"), expected))
 }
 
 #[cfg(test)]

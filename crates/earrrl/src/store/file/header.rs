@@ -17,10 +17,8 @@
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
-use core::fmt;
 use core::hash::Hasher;
 use std::format;
-use std::path::Path;
 use std::string::{String, ToString};
 
 use siphasher::sip::SipHasher13;
@@ -52,34 +50,6 @@ pub(super) struct FileHeader {
     pub(super) id: u64,
     /// The rule's text, with every option spelled out.
     pub(super) rule: String,
-}
-
-/// A field of the header with an unexpected value.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct HeaderFault {
-    pub(super) field: &'static str,
-    pub(super) found: String,
-    pub(super) expected: String,
-}
-
-impl HeaderFault {
-    pub(super) fn new(
-        field: &'static str,
-        found: impl fmt::Display,
-        expected: impl fmt::Display,
-    ) -> Self {
-        let found = found.to_string();
-        let expected = expected.to_string();
-        Self {
-            field,
-            found,
-            expected,
-        }
-    }
-
-    pub(super) fn of(self, path: &Path) -> StateError {
-        StateError::refused(path, self.field, self.found, self.expected)
-    }
 }
 
 impl FileHeader {
@@ -117,13 +87,13 @@ impl FileHeader {
         page: &[u8; FIXED],
         bytes: u64,
         before_sets: usize,
-    ) -> Result<Self, HeaderFault> {
+    ) -> Result<Self, StateError> {
         let header = Self::read(page)?;
         let wanted = header.sets.checked_mul(SET_BYTES as u64);
         let wanted = wanted.and_then(|sets| sets.checked_add(before_sets as u64));
         if wanted != Some(bytes) || header.sets < 2 {
             let expected = wanted.map_or_else(|| "fewer sets".into(), |wanted| wanted.to_string());
-            return Err(HeaderFault::new(
+            return Err(StateError::fault(
                 "length",
                 format!("{bytes} bytes"),
                 expected,
@@ -132,11 +102,11 @@ impl FileHeader {
         Ok(header)
     }
 
-    fn read(page: &[u8; FIXED]) -> Result<Self, HeaderFault> {
+    fn read(page: &[u8; FIXED]) -> Result<Self, StateError> {
         if page[..8] != MAGIC {
             let found = format!("{:02x?}", &page[..8]);
             let expected = "the first bytes of a state file";
-            return Err(HeaderFault::new("magic", found, expected));
+            return Err(StateError::fault("magic", found, expected));
         }
         expect("byte order", four(page, 8), BYTE_ORDER)?;
         expect("layout version", four(page, 12), VERSION)?;
@@ -152,7 +122,7 @@ impl FileHeader {
                 "{:016x}: the header is damaged",
                 checksum(&page[..CHECKSUM])
             );
-            return Err(HeaderFault::new("checksum", found, expected));
+            return Err(StateError::fault("checksum", found, expected));
         }
         let length = usize::from(u16::from_ne_bytes([page[80], page[81]]));
         let rule = page.get(TEXT..TEXT + length).unwrap_or_default();
@@ -176,11 +146,11 @@ fn eight(page: &[u8; FIXED], at: usize) -> u64 {
     u64::from_ne_bytes(page[at..at + 8].try_into().unwrap_or_default())
 }
 
-fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), HeaderFault> {
+fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), StateError> {
     if found == expected {
         return Ok(());
     }
-    Err(HeaderFault::new(
+    Err(StateError::fault(
         field,
         format!("{found:#x}"),
         format!("{expected:#x}"),
@@ -232,14 +202,14 @@ mod tests {
         assert_eq!(FileHeader::decode(&page, BYTES, 8192), Ok(header()));
         for bytes in [0, BYTES - 1, BYTES + 1, u64::MAX] {
             assert_eq!(
-                FileHeader::decode(&page, bytes, 8192).unwrap_err().field,
+                FileHeader::decode(&page, bytes, 8192).unwrap_err().field(),
                 "length"
             );
         }
         for sets in [0, 1, u64::MAX / 2] {
             let page = FileHeader { sets, ..header() }.encode();
             assert_eq!(
-                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field,
+                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field(),
                 "length"
             );
         }
@@ -276,7 +246,7 @@ mod tests {
             let mut page = header().encode();
             page[at] ^= 0x40;
             assert_eq!(
-                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field,
+                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field(),
                 field
             );
         }

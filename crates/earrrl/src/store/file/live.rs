@@ -13,7 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::vec::Vec;
 use std::{format, io};
 
-use super::header::{FIXED, HeaderFault, checksum};
+use super::error::StateError;
+use super::header::{FIXED, checksum};
 use crate::clock::{Anchor, Nanos};
 use crate::store::table::region::Region;
 
@@ -88,7 +89,7 @@ impl Live {
 
     /// Returns the anchor for a process that is the first to use the file, and writes it if the
     /// stored one is damaged or of another boot.
-    pub(super) fn renew(&self, present: &Present) -> Result<Anchor, HeaderFault> {
+    pub(super) fn renew(&self, present: &Present) -> Result<Anchor, StateError> {
         let latest = self.0[LATEST].load(Relaxed);
         if latest > present.wall.saturating_add(AHEAD) {
             let expected = format!(
@@ -96,7 +97,7 @@ impl Live {
                 Nanos::new(present.wall)
             );
             let found = format!("{:?}", Nanos::new(latest));
-            return Err(HeaderFault::new("time", found, expected));
+            return Err(StateError::fault("time", found, expected));
         }
         if let Ok(anchor) = self.anchor(present) {
             return Ok(anchor);
@@ -118,10 +119,10 @@ impl Live {
     }
 
     /// Returns the anchor that the other users of the file have.
-    pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, HeaderFault> {
+    pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, StateError> {
         let checksum = self.0[ANCHOR].load(Acquire);
         let stored: [u64; ANCHOR] = core::array::from_fn(|nth| self.0[nth].load(Relaxed));
-        let fault = |field, found, expected| Err(HeaderFault::new(field, found, expected));
+        let fault = |field, found, expected| Err(StateError::fault(field, found, expected));
         if sum(&stored) != checksum {
             let found = format!("{checksum:016x}");
             let expected = format!("{:016x}: the clock is damaged", sum(&stored));
@@ -222,7 +223,7 @@ mod tests {
                 boot_id: 8,
                 offset: 0,
             };
-            assert_eq!(live.anchor(&second).unwrap_err().field, "boot id");
+            assert_eq!(live.anchor(&second).unwrap_err().field(), "boot id");
             let anchor = live.renew(&second).unwrap();
             assert_eq!(
                 (anchor.wall, anchor.boot.as_nanos()),
@@ -252,7 +253,7 @@ mod tests {
     fn a_file_from_the_far_future_is_refused() {
         let live = live();
         live.reached(FIRST.wall + 11 * YEAR);
-        assert_eq!(live.renew(&FIRST).unwrap_err().field, "time");
+        assert_eq!(live.renew(&FIRST).unwrap_err().field(), "time");
     }
 
     #[test]
@@ -262,7 +263,7 @@ mod tests {
             live.renew(&FIRST).unwrap();
             live.0[word].fetch_xor(1 << 40, Relaxed);
             assert_eq!(
-                live.anchor(&FIRST).unwrap_err().field,
+                live.anchor(&FIRST).unwrap_err().field(),
                 "checksum of the clock"
             );
             assert_eq!(live.renew(&FIRST).unwrap().wall, Nanos::new(FIRST.wall));
@@ -279,7 +280,7 @@ mod tests {
             ..FIRST
         };
         assert_eq!(other.offset, 3_000_000_004);
-        assert_eq!(live.anchor(&other).unwrap_err().field, "time namespace");
+        assert_eq!(live.anchor(&other).unwrap_err().field(), "time namespace");
         assert_eq!(boot_offset(""), 0);
     }
 }

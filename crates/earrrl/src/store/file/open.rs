@@ -11,10 +11,8 @@
 //! 5. The rule's files with states of another meaning are removed unless other processes use them.
 
 use std::format;
-use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
@@ -22,8 +20,8 @@ use std::vec::Vec;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, ftruncate};
 
 use super::error::StateError;
-use super::folder::{FileName, Folder, Stem, lock};
-use super::header::{FIXED, FileHeader, HeaderFault, tag_of};
+use super::folder::{FileName, Folder, NamedFile, Stem};
+use super::header::{FIXED, FileHeader, tag_of};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
 use super::rule_text::{self, RECORDS_AT};
@@ -58,9 +56,11 @@ pub(crate) fn open(
     if !files.contains(&name) {
         // Another file of the rule has its hash key and its clock, which a process keeps when it changes
         // the rule.
-        let sibling = files.iter().find_map(|file| Source::open(&folder, file));
+        let sibling = files
+            .iter()
+            .find_map(|file| open_header(&folder, file).ok());
         before = match &sibling {
-            Some(sibling) => Some(sibling.header.rule.clone()),
+            Some((_, header)) => Some(header.rule.clone()),
             None => (!files.is_empty()).then(|| "a limit in a file of another version".into()),
         };
         create(&folder, &name, wanted, sibling.as_ref())?;
@@ -80,7 +80,7 @@ pub(crate) fn open(
             file.resized(&folder, &name, wanted, &mut now)?;
             file = CheckedFile::open(&folder, &name, wanted)?;
         } else {
-            busy = holders(&file.file);
+            busy = holders(&file.file.file);
         }
     }
     let mut opened = file.map(wanted, &mut now)?;
@@ -91,21 +91,14 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-/// A file with its header, from which another one gets its hash key and its clock.
-struct Source {
-    file: File,
-    path: PathBuf,
-    header: FileHeader,
-}
-
-impl Source {
-    /// Opens a file; returns `None` if it cannot be read, or has another version.
-    fn open(folder: &Folder, name: &FileName) -> Option<Self> {
-        let file = folder.open_file(name).ok()?;
-        let path = folder.path_of(name);
-        let header = read_header(&file, &path).ok()?.ok()?;
-        Some(Self { file, path, header })
-    }
+/// Opens a file and reads its header.
+pub(super) fn open_header(
+    folder: &Folder,
+    name: &FileName,
+) -> Result<(NamedFile, FileHeader), StateError> {
+    let file = folder.open_file(name)?;
+    let header = read_header(&file)?;
+    Ok((file, header))
 }
 
 /// Creates an empty file.
@@ -113,18 +106,17 @@ fn create(
     folder: &Folder,
     name: &FileName,
     wanted: &FileSpec<'_>,
-    sibling: Option<&Source>,
+    sibling: Option<&(NamedFile, FileHeader)>,
 ) -> Result<(), StateError> {
-    folder.create_file(name, |file, path| {
-        let known_key = wanted.key.or(sibling.map(|sibling| &sibling.header.key));
+    folder.create_file(name, |file| {
+        let known_key = wanted.key.or(sibling.map(|(_, header)| &header.key));
         let mut key = known_key.copied().unwrap_or_default();
         if known_key.is_none() {
-            getrandom::fill(&mut key)
-                .map_err(|error| StateError::io(path, "read random bytes", error))?;
+            file.doing("read random bytes", getrandom::fill(&mut key))?;
         }
         let hasher = KeyHasher::with_key(&key);
         let header = FileHeader {
-            hash: hasher.algorithm() as u32,
+            hash: hasher.algorithm(),
             key,
             known: (wanted.known)(&hasher),
             sets: sets_for(wanted.capacity) as u64,
@@ -132,35 +124,30 @@ fn create(
             id: new_id(),
             rule: wanted.limit.text(),
         };
-        write(file, path, &header, sibling)
+        write(file, &header, sibling.map(|(sibling, _)| sibling))
     })
 }
 
 /// Writes the header of an empty file, and the clock of another file.
 fn write(
-    file: &File,
-    path: &Path,
+    file: &NamedFile,
     header: &FileHeader,
-    clock_of: Option<&Source>,
+    clock_of: Option<&NamedFile>,
 ) -> Result<(), StateError> {
-    let io = |error: std::io::Error| StateError::io(path, "write", error);
-    allocate(file, path, header.sets as usize)?;
-    file.write_all_at(&header.encode(), 0).map_err(io)?;
+    allocate(file, header.sets as usize)?;
+    file.doing("write", file.file.write_all_at(&header.encode(), 0))?;
     let Some(source) = clock_of else {
         return Ok(());
     };
     let mut clock = [0; 8 * WORDS];
-    source
-        .file
-        .read_exact_at(&mut clock, FIXED as u64)
-        .map_err(|error| StateError::io(&source.path, "read", error))?;
-    file.write_all_at(&clock, FIXED as u64).map_err(io)
+    let read = source.file.read_exact_at(&mut clock, FIXED as u64);
+    source.doing("read", read)?;
+    file.doing("write", file.file.write_all_at(&clock, FIXED as u64))
 }
 
 /// A state file that is locked and has the wanted hash function.
 struct CheckedFile {
-    file: File,
-    path: PathBuf,
+    file: NamedFile,
     header: FileHeader,
     hasher: KeyHasher,
     /// The limit under which the states were stored.
@@ -173,20 +160,16 @@ impl CheckedFile {
     /// Locks a file and checks its header.
     fn open(folder: &Folder, name: &FileName, wanted: &FileSpec<'_>) -> Result<Self, StateError> {
         let file = folder.open_file(name)?;
-        let path = folder.path_of(name);
-        let is_alone = lock(&file, &path)?;
-        let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
-        let header = read_header(&file, &path)?.map_err(refuse)?;
-        let hasher = check_hash(&header, Some(wanted.known), wanted.key).map_err(refuse)?;
-        let limit = stored_limit(&header)
-            .and_then(|limit| match limit.meaning() == wanted.limit.meaning() {
-                true => Ok(limit),
-                false => Err(HeaderFault::new("rule", &header.rule, wanted.limit.text())),
-            })
-            .map_err(refuse)?;
+        let is_alone = file.lock()?;
+        let header = read_header(&file)?;
+        let hasher = file.checked(check_hash(&header, Some(wanted.known), wanted.key))?;
+        let limit = file.checked(stored_limit(&header))?;
+        if limit.meaning() != wanted.limit.meaning() {
+            let other = StateError::fault("rule", &header.rule, wanted.limit.text());
+            return file.checked(Err(other));
+        }
         Ok(Self {
             file,
-            path,
             header,
             hasher,
             limit,
@@ -197,41 +180,30 @@ impl CheckedFile {
     /// Copies the file, which no other process uses, into one of the wanted size, which takes over the name.
     /// Until then the file stays as it is, so a process that dies meanwhile leaves one of both complete.
     fn resized(
-        self,
+        &self,
         folder: &Folder,
         name: &FileName,
         wanted: &FileSpec<'_>,
         now: &mut impl FnMut(Anchor) -> Nanos,
     ) -> Result<(), StateError> {
-        let io = |error| StateError::io(&self.path, "open", error);
-        let source = Source {
-            file: self.file.try_clone().map_err(io)?,
-            path: self.path.clone(),
-            header: FileHeader {
-                sets: sets_for(wanted.capacity) as u64,
-                capacity: wanted.capacity as u64,
-                // A smaller file may lack some clients.
-                id: new_id(),
-                ..self.header.clone()
-            },
+        let header = FileHeader {
+            sets: sets_for(wanted.capacity) as u64,
+            capacity: wanted.capacity as u64,
+            // A smaller file may lack some clients.
+            id: new_id(),
+            ..self.header.clone()
         };
-        let stored = self.limit;
+        let limit = &self.limit;
         let mut instant = Nanos::ZERO;
         // Renews the clock if the machine was restarted, and sweeps.
-        let from = self.map(
-            &FileSpec {
-                limit: &stored,
-                ..*wanted
-            },
-            &mut |anchor| {
-                instant = now(anchor);
-                instant
-            },
-        )?;
-        folder.create_file(name, |file, path| {
-            write(file, path, &source.header, Some(&source))?;
-            let (_, into) = map(file, path, source.header.sets as usize, wanted.capacity)?;
-            from.table.copy_to(&into, &ByRank(&stored, instant));
+        let from = self.map(&FileSpec { limit, ..*wanted }, &mut |anchor| {
+            instant = now(anchor);
+            instant
+        })?;
+        folder.create_file(name, |file| {
+            write(file, &header, Some(&self.file))?;
+            let (_, into) = map(file, header.sets as usize, wanted.capacity)?;
+            from.table.copy_to(&into, &ByRank(limit, instant));
             Ok(())
         })
     }
@@ -239,22 +211,21 @@ impl CheckedFile {
     /// Maps the file, and sweeps it if no other process uses it. States that were stored under another rate
     /// or quota are carried over to the wanted one.
     fn map(
-        self,
+        &self,
         wanted: &FileSpec<'_>,
         now: &mut impl FnMut(Anchor) -> Nanos,
     ) -> Result<Opened, StateError> {
-        let path = &*self.path;
+        let file = &self.file;
         let sets = self.header.sets as usize;
         if self.is_alone {
             // A copy of the file may be sparse.
-            allocate(&self.file, path, sets)?;
+            allocate(file, sets)?;
         }
-        let present = Present::read().ok_or_else(|| {
-            StateError::refused(path, "boot id", "none", "/proc/sys/kernel/random/boot_id")
-        })?;
-        let (own, table) = map(&self.file, path, sets, self.header.capacity as usize)?;
-        let shared = clock(own, self.is_alone, &present, &self.header, wanted)
-            .map_err(|fault| fault.of(path).held_by(holders(&self.file)))?;
+        let present = Present::read()
+            .ok_or_else(|| file.refused("boot id", "none", "/proc/sys/kernel/random/boot_id"))?;
+        let (own, table) = map(file, sets, self.header.capacity as usize)?;
+        let shared = clock(own, self.is_alone, &present, &self.header, wanted);
+        let shared = file.checked(shared)?;
         let table = table.in_file(self.header.id);
         let now = now(shared.anchor);
         let swept = if self.is_alone {
@@ -266,12 +237,11 @@ impl CheckedFile {
         shared.live.reached(now.get());
         let text = wanted.limit.text();
         if text != self.header.rule {
-            rule_text::write(&self.file, &text)
-                .map_err(|error| StateError::io(path, "write", error))?;
+            file.doing("write", rule_text::write(&file.file, &text))?;
         }
-        flock(&self.file, FlockOperation::NonBlockingLockShared)
-            .map_err(|error| StateError::io(path, "lock", error))?;
-        let file = StateFile::new(path.into(), shared, wanted, swept);
+        let locked = flock(&file.file, FlockOperation::NonBlockingLockShared);
+        file.doing("lock", locked)?;
+        let file = StateFile::new(file.path.clone(), shared, wanted, swept);
         Ok(Opened {
             table,
             hasher: self.hasher,
@@ -281,22 +251,15 @@ impl CheckedFile {
 }
 
 /// Returns the words of a file's clock, and its table.
-fn map(
-    file: &File,
-    path: &Path,
-    sets: usize,
-    capacity: usize,
-) -> Result<(Live, Table), StateError> {
+fn map(file: &NamedFile, sets: usize, capacity: usize) -> Result<(Live, Table), StateError> {
     let length = SETS_AT + sets * SET_BYTES;
-    let copy = file
-        .try_clone()
-        .map_err(|error| StateError::io(path, "open", error))?;
-    let mapping = Mapping::new(copy, length).map_err(|error| StateError::io(path, "map", error))?;
+    let copy = file.doing("open", file.file.try_clone())?;
+    let mapping = file.doing("map", Mapping::new(copy, length))?;
     let memory: Arc<dyn Memory> = Arc::new(mapping);
     let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
     let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity);
     live.zip(table)
-        .ok_or_else(|| StateError::refused(path, "length", length, "a table that fits memory"))
+        .ok_or_else(|| file.refused("length", length, "a table that fits memory"))
 }
 
 /// Returns the clock of a file: its own, or that of its directory.
@@ -306,7 +269,7 @@ fn clock(
     present: &Present,
     header: &FileHeader,
     wanted: &FileSpec<'_>,
-) -> Result<KeyAndClock, HeaderFault> {
+) -> Result<KeyAndClock, StateError> {
     let Some(shared) = wanted.shared else {
         let anchor = if is_alone {
             own.renew(present)
@@ -327,42 +290,38 @@ fn clock(
 }
 
 /// Returns an error if a file's clock is not that of its directory.
-pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> {
+pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), StateError> {
     if own == shared {
         return Ok(());
     }
     let found = format!("{own:?}");
-    Err(HeaderFault::new("clock", found, format!("{shared:?}")))
+    Err(StateError::fault("clock", found, format!("{shared:?}")))
 }
 
 /// Reads the header of a file, with the rule's present text.
-pub(super) fn read_header(
-    file: &File,
-    path: &Path,
-) -> Result<Result<FileHeader, HeaderFault>, StateError> {
-    let io = |error| StateError::io(path, "read", error);
-    let bytes = file.metadata().map_err(io)?.len();
+pub(super) fn read_header(file: &NamedFile) -> Result<FileHeader, StateError> {
+    let bytes = file.doing("read", file.file.metadata())?.len();
     let mut page = [0; FIXED];
     if bytes < SETS_AT as u64 {
         let found = format!("{bytes} bytes");
-        let expected = format!("at least {SETS_AT}");
-        return Ok(Err(HeaderFault::new("length", found, expected)));
+        let short = StateError::fault("length", found, format!("at least {SETS_AT}"));
+        return file.checked(Err(short));
     }
-    file.read_exact_at(&mut page, 0).map_err(io)?;
-    let text = rule_text::read(file).map_err(io)?;
-    let header = FileHeader::decode(&page, bytes, SETS_AT);
-    Ok(header.map(|header| FileHeader {
+    file.doing("read", file.file.read_exact_at(&mut page, 0))?;
+    let text = file.doing("read", rule_text::read(&file.file))?;
+    let header = file.checked(FileHeader::decode(&page, bytes, SETS_AT))?;
+    Ok(FileHeader {
         rule: text.unwrap_or(header.rule),
         ..header
-    }))
+    })
 }
 
 /// Returns the limit of a file's states.
-pub(super) fn stored_limit(header: &FileHeader) -> Result<Limit, HeaderFault> {
+pub(super) fn stored_limit(header: &FileHeader) -> Result<Limit, StateError> {
     let stored = header.rule.parse::<Rule>().ok().map(|rule| *rule.limit());
     stored.filter(Limit::fits_words).ok_or_else(|| {
         let expected = "a rule whose states are kept in files";
-        HeaderFault::new("rule", &header.rule, expected)
+        StateError::fault("rule", &header.rule, expected)
     })
 }
 
@@ -372,11 +331,11 @@ pub(super) fn check_hash(
     header: &FileHeader,
     known: Option<fn(&KeyHasher) -> u64>,
     key: Option<&[u8; 16]>,
-) -> Result<KeyHasher, HeaderFault> {
+) -> Result<KeyHasher, StateError> {
     let hasher = KeyHasher::with_key(&header.key);
-    let algorithm = hasher.algorithm() as u32;
+    let algorithm = hasher.algorithm();
     if header.hash != algorithm {
-        return Err(HeaderFault::new("hash function", header.hash, algorithm));
+        return Err(StateError::fault("hash function", header.hash, algorithm));
     }
     if let Some(known) = known
         .map(|known| known(&hasher))
@@ -384,11 +343,11 @@ pub(super) fn check_hash(
     {
         let found = format!("{:016x}", header.known);
         let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
-        return Err(HeaderFault::new("hash of a known key", found, expected));
+        return Err(StateError::fault("hash of a known key", found, expected));
     }
     if key.is_some_and(|key| *key != header.key) {
         let expected = "the key that this process uses";
-        return Err(HeaderFault::new("hash key", "another one", expected));
+        return Err(StateError::fault("hash key", "another one", expected));
     }
     Ok(hasher)
 }
@@ -399,13 +358,14 @@ fn new_id() -> u64 {
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.
-pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
+pub(super) fn allocate(file: &NamedFile, sets: usize) -> Result<(), StateError> {
     let length = sets
         .checked_mul(SET_BYTES)
         .and_then(|bytes| bytes.checked_add(SETS_AT));
-    let too_large = || StateError::refused(path, "capacity", format!("{sets} sets"), "fewer");
+    let too_large = || file.refused("capacity", format!("{sets} sets"), "fewer");
     let length = length.ok_or_else(too_large)? as u64;
-    ftruncate(file, length)
-        .and_then(|()| fallocate(file, FallocateFlags::empty(), 0, length))
-        .map_err(|error| StateError::io(path, "allocate", format!("{length} bytes: {error}")))
+    let allocated = ftruncate(&file.file, length)
+        .and_then(|()| fallocate(&file.file, FallocateFlags::empty(), 0, length));
+    let allocated = allocated.map_err(|error| format!("{length} bytes: {error}"));
+    file.doing("allocate", allocated)
 }

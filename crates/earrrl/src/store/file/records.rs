@@ -58,17 +58,15 @@ impl RecordFile {
     /// Opens the file of a directory, and reads its records with their places. Returns `None` if another process
     /// has it.
     pub(crate) fn open(directory: &StateDirectory) -> Result<Option<OpenedRecords>, StateError> {
-        let path = directory.path().join(NAME);
-        let io = |error: std::io::Error| StateError::io(&path, "read", error);
         let folder = Folder::open(directory.path())?;
         let _locked = folder.lock()?;
         let file = folder.open_or_create(NAME)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
+        match flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(StateError::io(&path, "lock", error)),
+            done => file.doing("lock", done)?,
         }
-        let bytes = file.metadata().map_err(io)?.len();
+        let bytes = file.doing("read", file.file.metadata())?.len();
+        let file = file.file;
         let end = u32::try_from(bytes / BYTES as u64).unwrap_or(u32::MAX);
         let mut places = Vec::new();
         let mut records = Vec::new();

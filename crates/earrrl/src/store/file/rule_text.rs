@@ -70,5 +70,5 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), StateError> {
     let folder = Folder::open(path.parent().unwrap_or(Path::new(".")))?;
     let _locked = folder.lock()?;
     let file = folder.open_file(&name)?;
-    write(&file, text).map_err(|error| StateError::io(path, "write", error))
+    file.doing("write", write(&file.file, text))
 }

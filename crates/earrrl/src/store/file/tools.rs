@@ -1,7 +1,6 @@
 //! Operations on the files of a directory for operators: list, check, copy and remove them. Files are
 //! read and not mapped, so these work beside processes that use the files, and on damaged files.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::string::String;
@@ -10,11 +9,11 @@ use std::vec::Vec;
 
 use super::directory::{ROOT, StateDirectory, known, root_limit};
 use super::error::StateError;
-use super::folder::{FileName, Folder, Stem, TEMPORARY};
-use super::header::{FileHeader, HeaderFault, tag_of};
+use super::folder::{FileName, Folder, NamedFile, Stem, TEMPORARY};
+use super::header::{FileHeader, tag_of};
 use super::holders::holders;
 use super::live::{Live, Present};
-use super::open::{SETS_AT, allocate, check_hash, compare, read_header, stored_limit};
+use super::open::{SETS_AT, allocate, check_hash, compare, open_header, stored_limit};
 use crate::store::table::{KeyHasher, census};
 
 /// The number of attempts to read files that processes remove meanwhile.
@@ -76,19 +75,16 @@ impl StateDirectory {
             let mut wanted = Vec::new();
             for name in files {
                 if to.files_of(&name.stem)?.is_empty() {
-                    let (source, header) = open(&from, name)?;
-                    check_hash(&header, None, root.as_ref().map(|root| &root.key))
-                        .map_err(|fault| fault.of(&from.path_of(name)))?;
+                    let (source, header) = open_header(&from, name)?;
+                    let key = root.as_ref().map(|root| &root.key);
+                    source.checked(check_hash(&header, None, key))?;
                     wanted.push((name.clone(), source, header.sets as usize));
                 }
             }
             Ok(wanted)
         })?;
         let copied = wanted.into_iter().map(|(name, source, sets)| {
-            let path = from.path_of(&name);
-            to.create_file(&name, |target, new| {
-                copy((&source, &path), (target, new), sets)
-            })?;
+            to.create_file(&name, |target| copy(&source, target, sets))?;
             Ok(to.path_of(&name))
         });
         copied.collect()
@@ -181,17 +177,8 @@ fn refuse_used(folder: &Folder, name: &FileName) -> Result<(), StateError> {
     if folder.is_unused(name)? {
         return Ok(());
     }
-    let used = StateError::refused(&folder.path_of(name), "processes", "some", "none");
-    Err(used.held_by(holders(&folder.open_file(name)?)))
-}
-
-/// Opens a file and reads its header.
-fn open(folder: &Folder, name: &FileName) -> Result<(File, FileHeader), StateError> {
-    let file = folder.open_file(name)?;
-    let path = folder.path_of(name);
-    let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
-    let header = read_header(&file, &path)?.map_err(refuse)?;
-    Ok((file, header))
+    let used = StateError::fault("processes", "some", "none");
+    folder.open_file(name)?.checked(Err(used))
 }
 
 /// The hash key and the time of an engine's directory.
@@ -208,11 +195,10 @@ fn root(folder: &Folder) -> Result<Option<Root>, StateError> {
     let Some(name) = name.filter(|name| files.contains(name)) else {
         return Ok(None);
     };
-    let (file, header) = open(folder, &name)?;
-    let io = |error| StateError::io(&folder.path_of(&name), "read", error);
+    let (file, header) = open_header(folder, &name)?;
     Ok(Some(Root {
         key: header.key,
-        time: Live::copy_of(&file).map_err(io)?,
+        time: file.doing("read", Live::copy_of(&file.file))?,
     }))
 }
 
@@ -221,7 +207,7 @@ fn fault(
     header: &FileHeader,
     (name, time, is_used): (&str, &Live, bool),
     root: Option<&Root>,
-) -> Result<(), HeaderFault> {
+) -> Result<(), StateError> {
     stored_limit(header)?;
     check_hash(
         header,
@@ -245,16 +231,15 @@ fn summary(
     name: &FileName,
     root: Option<&Root>,
 ) -> Result<StateSummary, StateError> {
-    let path = folder.path_of(name);
-    let (file, header) = open(folder, name)?;
-    let holders = holders(&file);
-    let time = Live::copy_of(&file).map_err(|error| StateError::io(&path, "read", error))?;
-    fault(&header, (&name.stem.0, &time, !holders.is_empty()), root)
-        .map_err(|fault| fault.of(&path).held_by(holders.clone()))?;
+    let (file, header) = open_header(folder, name)?;
+    let holders = holders(&file.file);
+    let time = file.doing("read", Live::copy_of(&file.file))?;
+    let is_used = !holders.is_empty();
+    file.checked(fault(&header, (&name.stem.0, &time, is_used), root))?;
     let mut bytes = SETS_AT as u64;
     let mut clients = 0;
     let mut claims = 0;
-    read_from((&file, &path), bytes, |_, chunk| {
+    read_from(&file, bytes, |_, chunk| {
         let found = census(chunk);
         bytes += chunk.len() as u64;
         clients += found.0;
@@ -265,7 +250,7 @@ fn summary(
     let limit = header.rule;
     let capacity = header.capacity;
     Ok(StateSummary {
-        path,
+        path: file.path,
         name,
         limit,
         capacity,
@@ -278,14 +263,13 @@ fn summary(
 
 /// Calls `each` with the bytes of a file from `at` on and their place in the file, a chunk at a time.
 fn read_from(
-    (file, path): (&File, &Path),
+    file: &NamedFile,
     mut at: u64,
     mut each: impl FnMut(u64, &[u8]) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
     let mut chunk = vec![0; CHUNK];
     loop {
-        let read = file.read_at(&mut chunk, at);
-        let read = read.map_err(|error| StateError::io(path, "read", error))?;
+        let read = file.doing("read", file.file.read_at(&mut chunk, at))?;
         if read == 0 {
             return Ok(());
         }
@@ -295,15 +279,10 @@ fn read_from(
 }
 
 /// Copies the bytes of a file. The system's own copy may share blocks between both, so that a later write could fail.
-fn copy(
-    from: (&File, &Path),
-    (target, path): (&File, &Path),
-    sets: usize,
-) -> Result<(), StateError> {
-    allocate(target, path, sets)?;
+fn copy(from: &NamedFile, target: &NamedFile, sets: usize) -> Result<(), StateError> {
+    allocate(target, sets)?;
     read_from(from, 0, |at, chunk| {
-        let written = target.write_all_at(chunk, at);
-        written.map_err(|error| StateError::io(path, "write", error))
+        target.doing("write", target.file.write_all_at(chunk, at))
     })
 }
 

@@ -1,9 +1,10 @@
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::string::ToString;
 use std::{env, format, process};
 
 use super::super::header::FIXED;
+use super::super::open::read_header;
 use super::*;
 use crate::Rule;
 
@@ -40,10 +41,13 @@ impl Scratch {
     fn change(&self, change: impl FnOnce(&mut FileHeader)) {
         let name = name("login");
         let path = self.0.join(&name);
-        let file = self.file(&name);
-        let mut header = read_header(&file, &path).unwrap().unwrap();
+        let file = NamedFile {
+            file: self.file(&name),
+            path,
+        };
+        let mut header = read_header(&file).unwrap();
         change(&mut header);
-        file.write_all_at(&header.encode(), 0).unwrap();
+        file.file.write_all_at(&header.encode(), 0).unwrap();
     }
 
     /// Opens the file of a rule as an engine does.
@@ -148,7 +152,7 @@ fn a_file_that_is_removed_meanwhile_is_no_error() {
         }
         files
             .iter()
-            .try_for_each(|name| open(&folder, name).map(drop))
+            .try_for_each(|name| open_header(&folder, name).map(drop))
     });
     assert_eq!((read, times), (Ok(()), 2));
 }

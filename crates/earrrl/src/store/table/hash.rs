@@ -90,15 +90,6 @@ enum Keyed {
     Sip(SipHasher13),
 }
 
-/// A hash function of keys. The numbers are written to files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HashAlgorithm {
-    /// AES-CMAC, shortened as `cmac.rs` describes.
-    AesCmac = 1,
-    /// SipHash-1-3.
-    SipHash = 2,
-}
-
 impl KeyHasher {
     /// Returns a hasher with a random secret from the operating system.
     ///
@@ -128,12 +119,12 @@ impl KeyHasher {
         Self(Keyed::Sip(SipHasher13::new_with_key(key)))
     }
 
-    /// Returns the name of the hash function, which depends on the processor.
-    pub(crate) fn algorithm(&self) -> HashAlgorithm {
+    /// Returns the number of the hash function, by which files know it.
+    pub(crate) fn algorithm(&self) -> u32 {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Keyed::Cmac(_) => HashAlgorithm::AesCmac,
-            Keyed::Sip(_) => HashAlgorithm::SipHash,
+            Keyed::Cmac(_) => 1,
+            Keyed::Sip(_) => 2,
         }
     }
 
