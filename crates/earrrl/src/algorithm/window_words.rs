@@ -21,6 +21,20 @@ const BITS: u32 = 23;
 /// The distance from the least word to 0.
 const OFFSET: i128 = 1 << 87;
 
+/// Returns the word at a place among those from the multiple of 2^`bits` with this number.
+#[inline]
+fn word_at(number: u64, bits: u32, place: u128) -> Word {
+    (i128::from(number) << bits) + place as i128 - OFFSET
+}
+
+/// Returns the number and the place of a word.
+#[inline]
+fn number_and_place(word: Word, bits: u32) -> (u64, u128) {
+    let ticks = word.wrapping_add(OFFSET) as u128;
+    let number = u64::try_from(ticks >> bits).unwrap_or(u64::MAX);
+    (number, ticks % (1 << bits))
+}
+
 impl Windowed {
     /// Returns the number of words of one window.
     #[inline]
@@ -31,19 +45,16 @@ impl Windowed {
     /// Returns the word at a place among those of the window with the given index.
     #[inline]
     pub(super) fn word(&self, window: u64, place: u128) -> Word {
-        let start = window.saturating_mul(self.window);
-        (i128::from(start) << BITS) + place as i128 - OFFSET
+        word_at(window.saturating_mul(self.window), BITS, place)
     }
 
     /// Returns the index of the window that a word belongs to, and the word's place among its words.
     /// Words that no clock reaches, as in a damaged file, belong to the last window.
     #[inline]
     pub(super) fn window_and_place(&self, word: Word) -> (u64, u128) {
-        let ticks = word.wrapping_add(OFFSET) as u128;
-        let nanos = u64::try_from(ticks >> BITS).unwrap_or(u64::MAX);
-        let window = nanos / self.window;
-        let place = ticks - (u128::from(window * self.window) << BITS);
-        (window, place.min(self.words() - 1))
+        let (nanos, place) = number_and_place(word, BITS);
+        let before = u128::from(nanos % self.window) << BITS;
+        (nanos / self.window, before + place)
     }
 }
 
@@ -57,14 +68,13 @@ impl Calendar {
     /// Returns the word at a place among those of the period with the given number.
     #[inline]
     pub(super) fn word(period: u64, place: u128) -> Word {
-        (i128::from(period) << PERIOD_BITS) + place as i128 - OFFSET
+        word_at(period, PERIOD_BITS, place)
     }
 
     /// Returns the number of the period that a word belongs to, and the word's place among its words.
     #[inline]
     pub(super) fn period_and_place(word: Word) -> (u64, u128) {
-        let ticks = word.wrapping_add(OFFSET) as u128;
-        ((ticks >> PERIOD_BITS) as u64, ticks % Self::WORDS)
+        number_and_place(word, PERIOD_BITS)
     }
 }
 
@@ -82,15 +92,14 @@ impl FirstWindow {
     #[inline]
     pub(super) fn word(start: u64, count: u128) -> Word {
         let place = Self::COUNT.place_of(count, 0) >> Self::COUNT.bits;
-        (i128::from(start) << Self::BITS) + place as i128 - OFFSET
+        word_at(start, Self::BITS, place)
     }
 
     /// Returns the millisecond with which the window of a word began, and its count.
     #[inline]
     pub(super) fn start_and_count(word: Word) -> (u64, u128) {
-        let bits = word.wrapping_add(OFFSET) as u128;
-        let place = (bits % (1 << Self::BITS)) << Self::COUNT.bits;
-        ((bits >> Self::BITS) as u64, Self::COUNT.counts(place).0)
+        let (start, place) = number_and_place(word, Self::BITS);
+        (start, Self::COUNT.counts(place << Self::COUNT.bits).0)
     }
 }
 
