@@ -162,10 +162,6 @@ impl Algorithm for Concurrent {
 
     tallied!(cost => taken(cost));
 
-    fn last_charge(&self, state: &Tally) -> Option<Nanos> {
-        state.newest().map(Nanos::new)
-    }
-
     fn most_heap_bytes(&self) -> usize {
         Tally::bytes_of(usize::try_from(self.places()).unwrap_or(usize::MAX))
     }
@@ -188,19 +184,6 @@ impl Algorithm for Concurrent {
     fn refund(&self, mut tally: Tally, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Tally> {
         tally.subtract(charged_at.get(), taken(cost).billionths());
         self.advance(Some(tally), now)
-    }
-
-    fn charge_past(
-        &self,
-        before: Option<Tally>,
-        now: Nanos,
-        charged_at: Nanos,
-        cost: Cost,
-    ) -> Option<Tally> {
-        if charged_at.get() < self.terms.start(now) {
-            return before;
-        }
-        Some(self.charge(before, charged_at, cost))
     }
 
     /// Gives the places back, whatever the actual cost: the request has ended.

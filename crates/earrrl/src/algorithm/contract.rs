@@ -171,7 +171,9 @@ pub trait Algorithm: Sized {
         now: Nanos,
         charged_at: Nanos,
         cost: Cost,
-    ) -> Option<Self::State>;
+    ) -> Option<Self::State> {
+        Some(self.charge(before, charged_at.min(now), cost))
+    }
 
     /// Returns the state with the estimate of a reservation corrected to the `actual` cost. The aim
     /// is the state that a charge of `actual` at the time of the reservation would have left; where

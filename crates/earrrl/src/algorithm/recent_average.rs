@@ -509,16 +509,6 @@ impl Algorithm for RecentAverage {
         (share < 1.0 - 1e-12).then(|| self.keep_place(v, Moment(v.0 + moved()), Nanos::ZERO))
     }
 
-    fn charge_past(
-        &self,
-        before: Option<Moment>,
-        now: Nanos,
-        charged_at: Nanos,
-        cost: Cost,
-    ) -> Option<Moment> {
-        Some(self.charge(before, charged_at.min(now), cost))
-    }
-
     fn estimate(&self, before: Option<&Moment>, now: Nanos, _cost: Cost) -> Option<f64> {
         Some(self.count(before, now) / self.period_secs)
     }
