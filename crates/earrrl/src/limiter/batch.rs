@@ -117,7 +117,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let admit = |place: &Lookup<'_>| {
             let seen = place.at_home();
             let at_home =
-                seen.and_then(|seen| self.swap(seen, limit, now, Cost::ONE, Mode::Check, |_| true));
+                seen.and_then(|seen| self.swap(seen, limit, (now, false), Cost::ONE, Mode::Check));
             at_home.map_or_else(
                 || self.admit_anywhere(limit, place.key, now),
                 |verdict| verdict.allowed,

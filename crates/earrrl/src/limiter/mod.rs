@@ -2,18 +2,10 @@
 
 mod batch;
 mod builder;
+mod decide;
 mod hold;
 mod queue;
 mod stable;
-
-/// Returns true if a request that was denied at the clock's last reading is denied at the present instant as well.
-#[inline(always)]
-fn stays_denied<A: Algorithm>(limit: &A, word: Option<Word>, lately: Nanos, cost: Cost) -> bool {
-    let then = lately + SOON;
-    let state = word.and_then(|word| limit.state_of(word));
-    !limit.allows(limit.advance(state, then).as_ref(), then, cost)
-}
-
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -28,31 +20,17 @@ pub use builder::Builder;
 pub use hold::{Hold, HoldError};
 pub use queue::{Patience, Queue, Turn, TurnError};
 pub use stable::StableKey;
-use verdict::Details;
 pub use verdict::{Denied, Verdict};
 
-use crate::algorithm::exponential::Exponential;
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, State, in_words, judge};
+use crate::algorithm::{Mode, State};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
-use crate::decision::{Action, Outcome, Wait};
 use crate::error::RuleError;
 use crate::rule::Rule;
-use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::file::FileSpec;
-use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Word};
-use crate::store::{Bounds, BuildError, ByRank, Clients};
-
-/// An upper bound of the age of the clock's last reading. A request that the rule denies at the
-/// last reading, and would still deny this much later, is denied without another reading.
-const SOON: Duration = Duration::from_secs(1);
-
-/// A client, and its home lines if its state is a word.
-struct Fetched<'a> {
-    key: KeyHash,
-    place: Option<Lookup<'a>>,
-}
+use crate::store::table::{KeyHash, KeyHasher, Swept};
+use crate::store::{Bounds, BuildError, Clients};
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
@@ -61,7 +39,7 @@ struct Fetched<'a> {
 /// that are bytes. Only the hash of a key is stored.
 ///
 /// All methods that decide take `&self`. They take no lock under rules whose states fit words
-/// ([`Limit::fits_words`]), and then never wait for another thread.
+/// ([`Limit::fits_words`](crate::Limit::fits_words)), and then never wait for another thread.
 ///
 /// ```
 /// use earrrl::{Cost, Limiter, Rate};
@@ -201,6 +179,21 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.now());
+    }
+
+    fn take_back(&self, key: KeyHash, cost: Cost, charged_at: Option<Nanos>, now: Nanos) {
+        if !self.rule.limit().is_concurrent() {
+            self.part(key, cost).refund(now, charged_at);
+        }
+    }
+
+    fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
+        Part {
+            rule: &self.rule,
+            clients: &self.clients,
+            key,
+            cost,
+        }
     }
 }
 
@@ -363,13 +356,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// assert!(limiter.state("alice").is_some() && limiter.state("bob").is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn state<Q: Hash + ?Sized>(&self, key: &Q) -> Option<crate::algorithm::State>
+    pub fn state<Q: Hash + ?Sized>(&self, key: &Q) -> Option<State>
     where
         K: Borrow<Q>,
     {
         let key = self.hasher.hash(key);
         let now = self.clock.latest();
-        let keep = |state: Option<crate::algorithm::State>| (state.clone(), state);
+        let keep = |state: Option<State>| (state.clone(), state);
         self.clients.inspect(key, self.rule.limit(), now, keep)
     }
 
@@ -499,275 +492,6 @@ impl<C: Clock> Limiter<(), C> {
     #[inline]
     pub fn check_any(&self) -> Verdict<'_> {
         self.check(&())
-    }
-}
-
-impl<K: ?Sized, C: Clock> Limiter<K, C> {
-    /// Hashes a key and prefetches its client's state.
-    #[inline(always)]
-    fn fetch<Q: Hash + ?Sized>(&self, key: &Q) -> Fetched<'_> {
-        let key = self.hasher.hash(key);
-        Fetched {
-            key,
-            place: self.clients.place(key, self.rule.limit().policy()),
-        }
-    }
-
-    /// Decides a request of any cost as of the given instant, or at the present one.
-    #[inline(always)]
-    fn decide_cost<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        cost: Cost,
-        given: Option<Nanos>,
-        mode: Mode,
-    ) -> Result<Verdict<'_>, RuleError> {
-        let cost = self.rule.accept(cost)?;
-        let given = given.map(|given| self.clock.at(given));
-        Ok(self.decide(self.fetch(key), cost, given, mode))
-    }
-
-    /// Decides a request at the given instant, or at the present one.
-    #[inline(always)]
-    fn decide(
-        &self,
-        Fetched { key, place }: Fetched<'_>,
-        cost: Cost,
-        given: Option<Nanos>,
-        mode: Mode,
-    ) -> Verdict<'_> {
-        let is_denying = || self.rule.action() == Action::Deny;
-        in_words!(
-            self.rule.limit(),
-            limit => if let Some(place) = place
-                && is_denying()
-            {
-                return self.step(limit, place, cost, given, mode);
-            },
-            else if let Limit::Exponential(limit) = self.rule.limit()
-                && is_denying()
-            {
-                return self.decide_average(limit, key, cost, self.now(given), mode);
-            }
-        );
-        self.decide_any(key, cost, self.now(given), mode)
-    }
-
-    /// Decides a request whose client has an average. It is copied like a word, so that the figures, some of which
-    /// are the solutions of equations, are computed only on demand.
-    #[inline(never)]
-    fn decide_average<'a>(
-        &'a self,
-        limit: &'a Exponential,
-        key: KeyHash,
-        cost: Cost,
-        now: Nanos,
-        mode: Mode,
-    ) -> Verdict<'a> {
-        let decide = |state: Option<State>| {
-            let before = match state {
-                Some(State::Exponential(before)) => Some(before),
-                _ => None,
-            };
-            let Judged { after, allowed, .. } = judge(limit, before, now, cost, mode);
-            let verdict = Verdict {
-                rule: &self.rule,
-                now,
-                cost,
-                allowed,
-                details: Details::Averages {
-                    limit,
-                    before,
-                    after,
-                    mode,
-                },
-            };
-            (after.map(State::Exponential), verdict)
-        };
-        if mode == Mode::Peek {
-            self.clients.inspect(key, self.rule.limit(), now, decide)
-        } else {
-            self.clients.update(key, self.rule.limit(), now, decide)
-        }
-    }
-
-    #[inline(always)]
-    fn now(&self, given: Option<Nanos>) -> Nanos {
-        given.unwrap_or_else(|| self.clock.now())
-    }
-
-    /// Decides a request with one compare-and-swap and without figures. The clock is read while the
-    /// state is fetched. The clock's last reading is used, unless it denies the request and the
-    /// present instant may allow it.
-    ///
-    /// A verdict that this function returns is written where the caller wants it. One that two branches hand on
-    /// would be copied, which takes a third of the instructions of a decision.
-    #[inline(always)]
-    fn step<A: Algorithm>(
-        &self,
-        limit: &A,
-        place: Lookup<'_>,
-        cost: Cost,
-        given: Option<Nanos>,
-        mode: Mode,
-    ) -> Verdict<'_> {
-        let lately = if given.is_some() {
-            None
-        } else {
-            self.clock.lately(self.lag)
-        };
-        if let Some(lately) = lately {
-            let Some(seen) = place.at_home() else {
-                return self.step_anywhere(limit, place.key, cost, given, Some(lately), mode);
-            };
-            let is_over = |word| stays_denied(limit, Some(word), lately, cost);
-            if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
-                return verdict;
-            }
-        }
-        let now = self.now(given);
-        if let Some(seen) = place.at_home()
-            && let Some(verdict) = self.swap(seen, limit, now, cost, mode, |_| true)
-        {
-            return verdict;
-        }
-        self.step_anywhere(limit, place.key, cost, Some(now), None, mode)
-    }
-
-    /// Decides the request on the state that was read, and again if another thread changes it
-    /// meanwhile. Returns `None`, with nothing stored, if the slot is no longer the client's, if a
-    /// state fits no word, or if the request is denied and `is_over` does not confirm the denial.
-    #[inline(always)]
-    fn swap<A: Algorithm>(
-        &self,
-        mut seen: ReadEntry<'_>,
-        limit: &A,
-        now: Nanos,
-        cost: Cost,
-        mode: Mode,
-        is_over: impl Fn(Word) -> bool,
-    ) -> Option<Verdict<'_>> {
-        loop {
-            let word = seen.word()?;
-            let (change, verdict) = self.judge(limit, Some(word), now, cost, mode)?;
-            if !verdict.allowed && !is_over(word) {
-                return None;
-            }
-            if seen.apply(change) {
-                return Some(verdict);
-            }
-        }
-    }
-
-    /// Decides a request of a client that is new or outside of its home lines, at the clock's last reading if one is
-    /// given and does not deny it.
-    #[cold]
-    #[inline(never)]
-    fn step_anywhere<A: Algorithm>(
-        &self,
-        limit: &A,
-        key: KeyHash,
-        cost: Cost,
-        given: Option<Nanos>,
-        lately: Option<Nanos>,
-        mode: Mode,
-    ) -> Verdict<'_> {
-        let decide = |now: Nanos, is_over: &dyn Fn(Option<Word>) -> bool| {
-            self.clients.reached(now);
-            let judge = |word: Option<Word>| match self.judge(limit, word, now, cost, mode) {
-                Some((change, verdict)) if verdict.allowed || is_over(word) => {
-                    (change, Some(verdict))
-                }
-                _ => (Change::Keep, None),
-            };
-            let table = self.clients.table()?;
-            table.update_anywhere(key, ByRank(limit, now), judge)
-        };
-        let early = lately.and_then(|at| decide(at, &|word| stays_denied(limit, word, at, cost)));
-        early.unwrap_or_else(|| {
-            let now = self.now(given);
-            decide(now, &|_| true).unwrap_or_else(|| self.decide_any(key, cost, now, mode))
-        })
-    }
-
-    /// Returns the verdict on a request, and the change of the client's entry; `None` if the state
-    /// before or after fits no word.
-    #[inline(always)]
-    fn judge<A: Algorithm>(
-        &self,
-        limit: &A,
-        word: Option<Word>,
-        now: Nanos,
-        cost: Cost,
-        mode: Mode,
-    ) -> Option<(Change, Verdict<'_>)> {
-        let before = match word {
-            Some(word) => Some(limit.state_of(word)?),
-            None => None,
-        };
-        let Judged {
-            after,
-            allowed,
-            stores,
-        } = judge(limit, limit.advance(before, now), now, cost, mode);
-        let (change, after) = match after {
-            Some(after) if stores => {
-                let after = limit.word(&after);
-                (Change::Store(after), Some(after))
-            }
-            _ => (Change::Keep, word),
-        };
-        let details = Details::Words {
-            before: word,
-            after,
-            mode,
-        };
-        Some((
-            change,
-            Verdict {
-                rule: &self.rule,
-                now,
-                cost,
-                allowed,
-                details,
-            },
-        ))
-    }
-
-    fn take_back(&self, key: KeyHash, cost: Cost, charged_at: Option<Nanos>, now: Nanos) {
-        if !self.rule.limit().is_concurrent() {
-            self.part(key, cost).refund(now, charged_at);
-        }
-    }
-
-    fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
-        Part {
-            rule: &self.rule,
-            clients: &self.clients,
-            key,
-            cost,
-        }
-    }
-
-    #[inline(never)]
-    fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        // Only a hold may take a place of concurrent: nothing would give back that of a check.
-        let is_refused = mode != Mode::Peek && self.rule.limit().is_concurrent();
-        let mode = if is_refused { Mode::Peek } else { mode };
-        let mut decision = atomic::decide(&[self.part(key, cost)], mode, &|| now);
-        if is_refused {
-            (decision.allowed, decision.outcome) = (false, Outcome::Deny);
-            decision.retry_after = Wait::Never;
-        }
-        let allowed = decision.allowed;
-        let details = Details::Whole(decision);
-        Verdict {
-            rule: &self.rule,
-            now,
-            cost,
-            allowed,
-            details,
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::algorithm::State;
 use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
-use crate::{Decision, OnExpiry, Outcome, Policy, Wait};
+use crate::{Action, Decision, OnExpiry, Outcome, Policy, Wait};
 
 const RULES: [&str; 8] = [
     "recent-average 2/s half-life=5s strict",
