@@ -211,9 +211,7 @@ impl Places {
     /// assert_eq!(places.iter().collect::<Vec<_>>(), [0, 3]);
     /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let rest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
-        let first = Some(self.0).filter(|places| *places != 0);
-        core::iter::successors(first, rest).map(|left| left.trailing_zeros() as usize)
+        (0..64).filter(move |place| self.contains(*place))
     }
 }
 

@@ -45,8 +45,6 @@ mod store;
 mod survey;
 
 pub use algorithm::{Limit, Mode, Policy};
-#[cfg(feature = "std")]
-pub use clock::SystemClock;
 pub use clock::{Clock, ManualClock, Nanos};
 pub use cost::Cost;
 pub use decision::{Action, Decision, Outcome, Wait};
@@ -55,51 +53,44 @@ pub use error::{RuleError, RuleErrorKind};
 pub use held::OnExpiry;
 pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use hold_id::HoldId;
-#[cfg(feature = "std")]
-pub use limiter::{
-    Builder, Denied, Hold, HoldError, Limiter, Patience, Queue, Turn, TurnError, Verdict,
-};
-#[cfg(feature = "std")]
-pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
 #[cfg(feature = "std")]
-pub use store::{BuildError, StateError};
+pub use {
+    clock::SystemClock,
+    limiter::{
+        Builder, Denied, Hold, HoldError, Limiter, Patience, Queue, Turn, TurnError, Verdict,
+    },
+    memory::MemoryEngine,
+    store::{BuildError, StateError},
+};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::algorithm::Tally;
-    #[cfg(feature = "std")]
-    pub use crate::clock::{Anchor, Sealed};
     pub use crate::decision::{Brief, Figures, Places};
     pub use crate::duration::parse_duration;
     pub use crate::engine::{Reserving, check_name, merge_charges, restore_places};
     pub use crate::grammar::{RuleWords, Word};
     pub use crate::held::Held;
-    #[cfg(feature = "std")]
-    pub use crate::holds::{DEFAULT_MAX_HOLDS, Reservations, share_of_client};
-    #[cfg(feature = "std")]
-    pub use crate::limiter::StableKey;
-    #[cfg(feature = "std")]
-    pub use crate::lock::lock;
-    #[cfg(feature = "std")]
-    pub use crate::memory::{Notice, Preparation};
     pub use crate::nearest::nearest;
     pub use crate::random::Random;
-    #[cfg(feature = "std")]
-    pub use crate::rules::reserve::crowded;
     pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
     #[cfg(all(feature = "std", target_os = "linux"))]
     pub use crate::store::StateSummary;
     #[cfg(feature = "std")]
-    pub use crate::store::table::{available::total as memory_in_all, lines::room_for};
-    #[cfg(feature = "std")]
-    pub use crate::store::{StateDirectory, table, table_bytes};
-    #[cfg(feature = "std")]
-    pub use crate::survey::{
-        Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient,
+    pub use crate::{
+        clock::{Anchor, Sealed},
+        holds::{DEFAULT_MAX_HOLDS, Reservations, share_of_client},
+        limiter::StableKey,
+        lock::lock,
+        memory::{Notice, Preparation},
+        rules::reserve::crowded,
+        store::table::{available::total as memory_in_all, lines::room_for},
+        store::{StateDirectory, table, table_bytes},
+        survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient},
     };
 
     /// Returns the usual name of every algorithm.

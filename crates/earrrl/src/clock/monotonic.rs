@@ -77,9 +77,3 @@ impl<C: Clock> Time<C> {
         given.max(before).max(floor)
     }
 }
-
-impl<C: Clock> Clock for Time<C> {
-    fn now(&self) -> Nanos {
-        self.now()
-    }
-}

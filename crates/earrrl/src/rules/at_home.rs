@@ -11,8 +11,7 @@ use crate::decision::{Brief, Decision, Outcome, Wait};
 use crate::held::Held;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine, outcome_of, waits_of};
-use crate::store::Kept;
-use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
+use crate::store::table::{Change, Lookup, ReadEntry};
 
 /// A client in one of its home lines, with a request that was judged on the state that was read.
 pub(crate) struct AtHome<'a> {
@@ -32,12 +31,7 @@ impl<'a> Part<'a> {
     /// not words.
     #[inline]
     pub(super) fn place(&self) -> Option<Lookup<'a>> {
-        match &self.clients.kept {
-            Kept::Words(table) => {
-                Some(table.place(self.key, Purpose::of(self.rule.limit().policy())))
-            }
-            Kept::States(_) => None,
-        }
+        self.clients.place(self.key, self.rule.limit().policy())
     }
 
     /// Decides the request. Returns `None`, with nothing stored, if the client is not in its home

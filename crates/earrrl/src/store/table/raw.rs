@@ -17,6 +17,7 @@ use crate::store::live::LiveHolds;
 ///
 /// In a table that several processes map, they share the counters too: with counters of their own,
 /// two processes could give two claims of a key the same number.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(super) struct Shard {
     /// The number of claims made so far, which is also the number of the next claim.
@@ -94,21 +95,10 @@ pub struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) live: Arc<LiveHolds>,
 }
 
-impl Shard {
-    pub(super) fn new() -> Self {
-        let [claims, displaced, changes] = [(); 3].map(|()| AtomicU64::new(0));
-        Self {
-            claims,
-            displaced,
-            changes,
-        }
-    }
-}
-
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn of_sets(sets: usize) -> Option<Self> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
-        let shards = (0..shards).map(|_| Shard::new()).collect();
+        let shards = (0..shards).map(|_| Shard::default()).collect();
         Some(Self::over(Lines::new(sets)?, Region::allocated(shards)))
     }
 
