@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::codec::{DetachedRequest, Malformed};
+use super::codec::{Malformed, Request, decode};
 use super::dispatch::AfterCommand;
 use super::question::{Gathered, Questions, recycle};
 use super::reply::Writer;
@@ -28,12 +28,12 @@ const COPIES: usize = 4;
 const MOST: usize = 32;
 
 /// The kind of input that follows the gathered questions.
-enum Then {
+enum Then<'a> {
     /// Unexamined input, since the largest number of questions was gathered.
     More,
-    /// A command that is not a question, and the offset at which it starts. It is executed after
-    /// the gathered questions and before any further input.
-    Command(usize, DetachedRequest),
+    /// A command that is not a question. It is executed after the gathered questions and before any
+    /// further input.
+    Command(Request<'a>),
     /// No complete request.
     Starved,
     /// Input that is not a valid request.
@@ -158,10 +158,9 @@ impl Client {
             }
             match then {
                 Then::More => {}
-                Then::Command(start, kept) => {
+                Then::Command(request) => {
                     requests += 1;
-                    let request = kept.within(&input[start..]);
-                    match self.session.carry_out(request, rules, output).await {
+                    match self.session.carry_out(&request, rules, output).await {
                         AfterCommand::Go => {}
                         AfterCommand::Renew => return (BatchEnd::Renewed, requests),
                         AfterCommand::Close => return (BatchEnd::Closing, requests),
@@ -179,7 +178,7 @@ impl Client {
 
     fn refuse(&self, malformed: Malformed, output: &mut Vec<u8>) {
         self.session.server.service.metrics.malformed.increment();
-        let mut reply = Writer::new(output, self.session.version());
+        let mut reply = Writer::new(output, self.session.version);
         reply.error(&format!("Protocol error: {malformed}"));
     }
 }
@@ -194,29 +193,24 @@ impl Client {
         consumed: &mut usize,
         rules: &'a ActiveRules,
         questions: &mut Questions<'a>,
-    ) -> Then {
-        let Self {
-            session, decoder, ..
-        } = self;
+    ) -> Then<'a> {
+        let session = &mut self.session;
         let in_memory = !session.server.service.engine().waits();
         while questions.len() < MOST {
-            let start = *consumed;
-            let request = match decoder.decode(&input[start..]) {
+            let request = match decode(&input[*consumed..]) {
                 Ok(Some(request)) => request,
                 Ok(None) => return Then::Starved,
                 Err(malformed) => return Then::Malformed(malformed),
             };
-            *consumed += request.consumed();
-            let Some(mut question) = session.question(request, rules) else {
-                return Then::Command(start, request.keep());
+            let length = request.bytes.len();
+            *consumed += length;
+            let Some(mut question) = session.question(&request, rules) else {
+                return Then::Command(request);
             };
             if in_memory {
                 question.prefetch(&session.server.service);
             }
-            questions.push(Gathered {
-                question,
-                length: request.consumed(),
-            });
+            questions.push(Gathered { question, length });
         }
         Then::More
     }

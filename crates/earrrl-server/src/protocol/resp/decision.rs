@@ -46,13 +46,11 @@ fn whole_millis(wait: Duration) -> i64 {
 pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     reply.map(10);
     write_figures(answer.decision.as_ref(), reply);
-    reply.bulk(b"rule");
-    match answer.deciding() {
-        Some(charged) => reply.bulk(charged.rule.name.as_bytes()),
-        None => reply.nil(),
-    }
-    reply.bulk(b"over");
-    reply.array(answer.over().count());
+    let deciding = answer
+        .deciding()
+        .map(|charged| charged.rule.name.as_bytes());
+    reply.entry("rule").optional(deciding, Writer::bulk);
+    reply.entry("over").array(answer.over().count());
     answer
         .over()
         .for_each(|(_, rule)| reply.bulk(rule.name.as_bytes()));
@@ -69,28 +67,23 @@ pub(super) fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Write
 /// Writes the decision on a reservation, its id and the granted costs.
 pub(super) fn write_reserved(reserved: &Reserved<'_>, several: bool, reply: &mut Writer<'_>) {
     write_pairs(&reserved.answer, several, 2, reply);
-    reply.bulk(b"reservation");
-    match reserved.id {
-        Some(id) => reply.bulk(id.to_string().as_bytes()),
-        None => reply.nil(),
-    }
-    reply.bulk(b"granted");
+    let id = reserved.id.map(|id| id.to_string());
+    let id = id.as_deref().map(str::as_bytes);
+    reply.entry("reservation").optional(id, Writer::bulk);
+    reply.entry("granted");
+    let mut granted = reserved.granted.iter().map(|cost| cost.as_f64());
     if several {
-        reply.array(reserved.granted.len());
-        reserved
-            .granted
-            .iter()
-            .for_each(|cost| reply.double(cost.as_f64()));
+        reply.array(granted.len());
+        granted.for_each(|cost| reply.double(cost));
     } else {
-        optional(reply, reserved.granted.first().map(|cost| cost.as_f64()));
+        reply.optional(granted.next(), Writer::double);
     }
 }
 
 /// Writes the figures after a commit, and true if it was a repeated one.
 pub(super) fn write_committed(answer: &Answer<'_>, repeated: bool, reply: &mut Writer<'_>) {
     write_pairs(answer, false, 1, reply);
-    reply.bulk(b"repeated");
-    reply.boolean(repeated);
+    reply.entry("repeated").boolean(repeated);
 }
 
 /// Writes the pairs of a decision, in a map that has `more` pairs, which the caller writes.
@@ -117,13 +110,10 @@ fn write_pairs(answer: &Answer<'_>, several: bool, more: usize, reply: &mut Writ
 #[inline]
 fn write_time(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$2\r\nt0\r\n");
-    match decision {
-        Some(decision) => {
-            let since = Duration::from_nanos(decision.at.get());
-            reply.bulk(SecondsText::default().format(since));
-        }
-        None => reply.nil(),
-    }
+    reply.optional(decision, |reply, decision| {
+        let since = Duration::from_nanos(decision.at.get());
+        reply.bulk(SecondsText::default().format(since));
+    });
 }
 
 #[inline]
@@ -138,19 +128,15 @@ fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
             .as_bytes(),
     );
     reply.raw(b"$4\r\nrate\r\n");
-    optional(reply, decision.and_then(|decision| decision.rate));
+    reply.optional(decision.and_then(|decision| decision.rate), Writer::double);
     reply.raw(b"$5\r\nlimit\r\n");
-    optional(reply, decision.map(|decision| decision.limit));
+    reply.optional(decision.map(|decision| decision.limit), Writer::double);
     reply.raw(b"$9\r\nremaining\r\n");
-    match decision {
-        Some(decision) => reply.count(decision.remaining),
-        None => reply.nil(),
-    }
+    let remaining = decision.map(|decision| decision.remaining);
+    reply.optional(remaining, Writer::count);
     reply.raw(b"$11\r\nretry_after\r\n");
-    match decision.map_or(Wait::NONE, |decision| decision.retry_after) {
-        Wait::For(wait) => reply.seconds(wait),
-        Wait::Never => reply.nil(),
-    }
+    let wait = decision.map_or(Wait::NONE, |decision| decision.retry_after);
+    reply.optional(wait.duration(), Writer::seconds);
     reply.raw(b"$11\r\nreset_after\r\n");
     reply.seconds(
         decision
@@ -159,12 +145,4 @@ fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     );
     reply.raw(b"$5\r\ndelay\r\n");
     reply.seconds(decision.map(|decision| decision.delay).unwrap_or_default());
-}
-
-#[inline]
-fn optional(reply: &mut Writer<'_>, value: Option<f64>) {
-    match value {
-        Some(value) => reply.double(value),
-        None => reply.nil(),
-    }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::codec::{Decoder, Request};
+use super::codec::{Request, decode};
+use super::command::{Command, known};
 use super::question::{Question, decide};
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Refusal, Session, Transaction};
-use super::{command, overrides, rule_commands};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
@@ -56,7 +56,7 @@ impl Session {
     /// Executes a command that is not a question, or queues it for `EXEC` after `MULTI`.
     pub(super) async fn carry_out(
         &mut self,
-        request: Request<'_, '_>,
+        request: &Request<'_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> AfterCommand {
@@ -78,11 +78,11 @@ impl Session {
 
     async fn run_command(
         &mut self,
-        request: Request<'_, '_>,
+        request: &Request<'_>,
         rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Result<AfterCommand, Refusal> {
-        let Some(name) = request.word(0) else {
+        let [name, arguments @ ..] = &request.words[..] else {
             return Ok(AfterCommand::Go);
         };
         let mut upper = [0; 16];
@@ -95,27 +95,48 @@ impl Session {
             Writer::new(out, self.version).simple("QUEUED");
             return Ok(AfterCommand::Go);
         }
-        let known = self.run_connection_command(upper, request, out)?
-            || self.run_rule_command(upper, request, rules, out).await?;
+        let version = self.version;
+        let mut command = Command {
+            session: self,
+            arguments,
+            rules,
+            reply: Writer::new(out, version),
+        };
+        // The futures of commands are boxed, so that they take no memory in those of questions.
         match &*upper {
-            b"EARRRL.OVERRIDE" => return Ok(AfterCommand::Renew),
-            _ if known => {}
-            b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
+            b"PING" => command.ping()?,
+            b"ECHO" => command.echo()?,
+            b"HELLO" => command.hello()?,
+            b"AUTH" => command.auth()?,
+            b"RESET" => command.reset(),
+            b"SELECT" => command.select()?,
+            b"CLIENT" => command.client()?,
+            b"COMMAND" => command.command()?,
+            b"INFO" => command.info()?,
+            b"EARRRL.CHECKATTR" => Box::pin(command.check_attributes()).await?,
+            b"EARRRL.REFUND" => Box::pin(command.refund()).await?,
+            b"EARRRL.RESERVE" => Box::pin(command.reserve()).await?,
+            b"EARRRL.RENEW" => Box::pin(command.renew()).await?,
+            b"EARRRL.COMMIT" => Box::pin(command.commit()).await?,
+            b"EARRRL.RESET" => Box::pin(command.reset_client()).await?,
+            b"EARRRL.OVERRIDE" => {
+                Box::pin(command.change_override()).await?;
+                return Ok(AfterCommand::Renew);
+            }
+            b"DEL" => Box::pin(command.del()).await?,
+            b"EARRRL.TOP" => Box::pin(command.top()).await?,
+            b"EARRRL.RULES" => command.list_rules()?,
+            b"MULTI" => command.multi()?,
             b"DISCARD" => {
-                self.transaction
-                    .take()
-                    .ok_or_else(|| without_multi("DISCARD"))?;
+                self.end_transaction("DISCARD")?;
                 Writer::new(out, self.version).simple("OK");
             }
             b"EXEC" => {
-                let transaction = self
-                    .transaction
-                    .take()
-                    .ok_or_else(|| without_multi("EXEC"))?;
+                let transaction = self.end_transaction("EXEC")?;
                 Box::pin(self.execute(&transaction, out)).await?;
             }
             b"QUIT" => {
-                Writer::new(out, self.version).simple("OK");
+                command.reply.simple("OK");
                 return Ok(AfterCommand::Close);
             }
             _ => return self.unknown(request, out),
@@ -123,80 +144,24 @@ impl Session {
         Ok(AfterCommand::Go)
     }
 
-    /// Executes a command about the connection or the server. Returns false if it is no such
-    /// command.
-    fn run_connection_command(
-        &mut self,
-        upper: &[u8],
-        request: Request<'_, '_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Refusal> {
-        let mut reply = Writer::new(out, self.version);
-        match upper {
-            b"PING" => command::ping(request, &mut reply)?,
-            b"ECHO" => command::echo(request, &mut reply)?,
-            b"HELLO" => command::hello(self, request, out)?,
-            b"AUTH" => command::auth(self, request, &mut reply)?,
-            b"RESET" => command::reset(self, out),
-            b"SELECT" => command::select(request, &mut reply)?,
-            b"CLIENT" => command::client(self, request, &mut reply)?,
-            b"COMMAND" => command::command(request, &mut reply)?,
-            b"INFO" => command::info(self, &mut reply)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Executes a command about rules or their clients. Returns false if it is no such command.
-    async fn run_rule_command(
-        &self,
-        upper: &[u8],
-        request: Request<'_, '_>,
-        rules: &ActiveRules,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Refusal> {
-        let mut reply = Writer::new(out, self.version);
-        match upper {
-            b"EARRRL.CHECKATTR" => {
-                Box::pin(rule_commands::check_attributes(self, request, rules, out)).await?;
-            }
-            b"EARRRL.REFUND" => rule_commands::refund(self, request, rules, &mut reply).await?,
-            b"EARRRL.RESERVE" => {
-                Box::pin(rule_commands::reserve(self, request, rules, out)).await?
-            }
-            b"EARRRL.RENEW" => rule_commands::renew(self, request, &mut reply).await?,
-            b"EARRRL.COMMIT" => Box::pin(rule_commands::commit(self, request, rules, out)).await?,
-            b"EARRRL.RESET" => rule_commands::reset(self, request, rules, &mut reply).await?,
-            b"EARRRL.OVERRIDE" => Box::pin(overrides::answer(self, request, &mut reply)).await?,
-            b"DEL" => Box::pin(rule_commands::del(self, request, &mut reply)).await?,
-            b"EARRRL.TOP" => Box::pin(rule_commands::top(self, request, &mut reply)).await?,
-            b"EARRRL.RULES" => rule_commands::rules(self, rules, &mut reply)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
     /// Queues a command for `EXEC` if the client has sent `MULTI`. Returns true if the command was
     /// queued.
-    fn queue(&mut self, upper: &[u8], request: Request<'_, '_>) -> Result<bool, Refusal> {
+    fn queue(&mut self, upper: &[u8], request: &Request<'_>) -> Result<bool, Refusal> {
         let at_once = matches!(upper, b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" | b"QUIT");
         let Some(transaction) = self.transaction.as_mut().filter(|_| !at_once) else {
             return Ok(false);
         };
-        if !command::is_known(upper) {
+        if known(upper).is_none() {
             return Ok(false);
         }
         transaction.keep(request)?;
         Ok(true)
     }
 
-    fn begin(&mut self, reply: &mut Writer<'_>) -> Result<(), Refusal> {
-        if self.transaction.is_some() {
-            return Err(Refusal::Error("MULTI calls can not be nested".to_owned()));
-        }
-        self.transaction = Some(Box::new(Transaction::default()));
-        reply.simple("OK");
-        Ok(())
+    /// Ends the client's transaction and returns its commands.
+    fn end_transaction(&mut self, command: &str) -> Result<Box<Transaction>, Refusal> {
+        let none = || Refusal::Error(format!("{command} without MULTI"));
+        self.transaction.take().ok_or_else(none)
     }
 
     /// Answers `EXEC`: executes the queued commands and writes an array of their replies.
@@ -205,23 +170,24 @@ impl Session {
         transaction: &Transaction,
         out: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
-        if transaction.has_failed() {
+        if transaction.has_failed {
             return Err(Refusal::Aborted);
         }
         let server = Arc::clone(&self.server);
-        Writer::new(out, self.version).array(transaction.len());
-        let mut start = 0;
-        let mut decoder = Decoder::default();
-        while let Some((request, next)) = transaction.next(start, &mut decoder) {
+        Writer::new(out, self.version).array(transaction.commands);
+        let mut rest = &transaction.bytes[..];
+        loop {
             // A command may have changed the rules.
             let rules = server.service.rules();
-            match self.question(request, &rules) {
+            let Ok(Some(request)) = decode(rest) else {
+                return Ok(());
+            };
+            rest = &rest[request.bytes.len()..];
+            match self.question(&request, &rules) {
                 Some(question) => self.answer(&question, out).await,
-                None => drop(self.carry_out(request, &rules, out).await),
+                None => drop(self.carry_out(&request, &rules, out).await),
             }
-            start = next;
         }
-        Ok(())
     }
 
     /// Returns an error for an unknown command, or closes the connection if the command looks like
@@ -229,16 +195,17 @@ impl Session {
     /// HTTP request. A request line gets a response that HTTP clients can read.
     fn unknown(
         &mut self,
-        request: Request<'_, '_>,
+        request: &Request<'_>,
         out: &mut Vec<u8>,
     ) -> Result<AfterCommand, Refusal> {
-        if request.is_inline() && request.words().any(|word| word.starts_with(b"HTTP/")) {
+        if request.is_inline() && request.words.iter().any(|word| word.starts_with(b"HTTP/")) {
             out.extend_from_slice(NOT_HTTP);
             return Ok(AfterCommand::Close);
         }
         if request.is_inline()
             && request
-                .words()
+                .words
+                .iter()
                 .any(|word| word.eq_ignore_ascii_case(b"Host:"))
         {
             let mut reply = Writer::new(out, self.version);
@@ -248,7 +215,7 @@ impl Session {
         if let Some(transaction) = &mut self.transaction {
             transaction.fail();
         }
-        let name = request.word(0).unwrap_or_default();
+        let name = request.words.first().copied().unwrap_or_default();
         let shown =
             name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
         if SCRIPTS
@@ -269,8 +236,4 @@ impl Session {
         self.server.service.metrics.count_error(code);
         Writer::new(out, self.version).error_code(code, text);
     }
-}
-
-fn without_multi(command: &str) -> Refusal {
-    Refusal::Error(format!("{command} without MULTI"))
 }

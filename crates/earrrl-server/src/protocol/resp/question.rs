@@ -59,13 +59,13 @@ impl Session {
     #[inline]
     pub(super) fn question<'a>(
         &mut self,
-        request: Request<'a, '_>,
+        request: &Request<'a>,
         rules: &'a ActiveRules,
     ) -> Option<Question<'a>> {
         if self.transaction.is_some() {
             return None;
         }
-        let name = request.word(0)?;
+        let name = *request.words.first()?;
         let mut upper = [0; 13];
         let upper = upper.get_mut(..name.len())?;
         upper.copy_from_slice(name);
@@ -86,7 +86,7 @@ impl Session {
     #[inline]
     fn parse_ask<'a>(
         &mut self,
-        request: Request<'a, '_>,
+        request: &Request<'a>,
         rules: &'a ActiveRules,
         mode: Mode,
     ) -> Result<Question<'a>, Refusal> {
@@ -110,20 +110,23 @@ impl Session {
 
     /// Parses `CL.THROTTLE key max_burst count period [quantity]`.
     #[inline]
-    fn parse_throttle<'a>(&self, request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
+    fn parse_throttle<'a>(&self, request: &Request<'a>) -> Result<Question<'a>, Refusal> {
         self.may(Scope::Check)?;
         self.access.permit_all_rules()?;
-        let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
+        let [_, key, numbers @ ..] = &request.words[..] else {
             return Err(Refusal::WordCount);
         };
-        let number = |place, name| match request.word(place) {
+        if !matches!(numbers.len(), 3..=4) {
+            return Err(Refusal::WordCount);
+        }
+        let number = |place: usize, name| match numbers.get(place) {
             Some(text) => integer(text).ok_or_else(|| wrong(name, text, "a whole number")),
             None => Ok(1),
         };
-        let max_burst = number(2, "max_burst")?;
-        let count = number(3, "count")?;
-        let period = number(4, "period")?;
-        let quantity = number(5, "quantity")?;
+        let max_burst = number(0, "max_burst")?;
+        let count = number(1, "count")?;
+        let period = number(2, "period")?;
+        let quantity = number(3, "quantity")?;
         let call = Call::new(max_burst, count, period, quantity)
             .map_err(|error| Refusal::Error(error.to_string()))?;
         Ok(Question::Throttle {
@@ -137,7 +140,7 @@ impl Session {
     #[inline]
     fn parse_allow<'a>(
         &mut self,
-        request: Request<'a, '_>,
+        request: &Request<'a>,
         rules: &'a ActiveRules,
     ) -> Result<Question<'a>, Refusal> {
         self.may(Scope::Check)?;
@@ -230,38 +233,37 @@ impl<'a> Named<'a> {
 
 /// Parses the words of a command with one charge. Returns `None` if the command has other words.
 #[inline]
-fn parse_one<'a>(request: Request<'a, '_>) -> Result<Option<Named<'a>>, Refusal> {
-    let cost = match (request.len(), request.word(3), request.word(4)) {
-        (3, ..) => None,
-        (5, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
+fn parse_one<'a>(request: &Request<'a>) -> Result<Option<Named<'a>>, Refusal> {
+    let (rule, key, cost) = match request.words[..] {
+        [_, rule, key] => (rule, key, None),
+        [_, rule, key, word, text] if is_word(word, "COST") => (rule, key, Some(cost(text)?)),
         _ => return Ok(None),
     };
-    let words = request.word(1).zip(request.word(2));
-    Ok(words.map(|(rule, key)| Named { rule, key, cost }))
+    Ok(Some(Named { rule, key, cost }))
 }
 
 /// Parses several charges: `rule key [COST c] [AND rule key [COST c] …]`.
 #[cold]
 fn parse_several<'a>(
-    request: Request<'a, '_>,
+    request: &Request<'a>,
     access: &Access,
     rules: &'a ActiveRules,
     mode: Mode,
 ) -> Result<Question<'a>, Refusal> {
-    let mut words = request.words().skip(1).peekable();
+    let mut words = request.words.iter().copied().skip(1).peekable();
     let mut all = Vec::new();
     loop {
         let (Some(rule), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
         };
-        let cost = match words.next_if(|word| word.eq_ignore_ascii_case(b"COST")) {
+        let cost = match words.next_if(|word| is_word(word, "COST")) {
             Some(_) => Some(cost(words.next().ok_or(Refusal::WordCount)?)?),
             None => None,
         };
         all.push(Named { rule, key, cost });
         match words.next() {
             None => break,
-            Some(word) if !word.eq_ignore_ascii_case(b"AND") => {
+            Some(word) if !is_word(word, "AND") => {
                 return Err(wrong("after a key", word, "COST or AND"));
             }
             Some(_) if all.len() < MAX_CHARGES => {}
@@ -295,6 +297,12 @@ fn integer(text: &[u8]) -> Option<i64> {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Returns true if a word of a command is this one, in upper or lower case.
+#[inline]
+pub(super) fn is_word(word: &[u8], expected: &str) -> bool {
+    word.eq_ignore_ascii_case(expected.as_bytes())
 }
 
 /// Parses the cost of a charge. Returns the error for the client if it is invalid.

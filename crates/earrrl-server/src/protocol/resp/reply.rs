@@ -18,18 +18,14 @@ pub enum Version {
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    version: Version,
+    /// The version of RESP that replies are written in.
+    pub version: Version,
 }
 
 impl<'a> Writer<'a> {
     /// Creates a writer that appends replies in this version of RESP to `out`.
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
         Self { out, version }
-    }
-
-    /// Returns the version of RESP that replies are written in.
-    pub fn version(&self) -> Version {
-        self.version
     }
 
     /// Writes a simple string, `+text`. The text must not have a line break.
@@ -75,6 +71,21 @@ impl<'a> Writer<'a> {
         match self.version {
             Version::V2 => self.array(pairs * 2),
             Version::V3 => self.header(b'%', pairs as i64),
+        }
+    }
+
+    /// Writes the name of an entry of a map. The caller then writes its value.
+    pub fn entry(&mut self, name: &str) -> &mut Self {
+        self.bulk(name.as_bytes());
+        self
+    }
+
+    /// Writes a value, or a null if there is none.
+    #[inline]
+    pub fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        match value {
+            Some(value) => write(self, value),
+            None => self.nil(),
         }
     }
 

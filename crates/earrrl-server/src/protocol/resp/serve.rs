@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::time::sleep;
 
-use super::codec::{Decoder, MAX_REQUEST_LEN};
+use super::codec::MAX_REQUEST_LEN;
 use super::question::Questions;
 use super::reply::Writer;
 use super::session::Session;
@@ -47,7 +47,6 @@ pub(super) struct Client {
     stream: Stream,
     pub(super) connection: Connection,
     pub(super) session: Session,
-    pub(super) decoder: Decoder,
     /// The beginning of a request whose end has not arrived.
     pub(super) unfinished: Box<[u8]>,
 }
@@ -58,7 +57,7 @@ impl Client {
     /// have been written when it returns.
     async fn requests(&mut self) -> io::Result<()> {
         loop {
-            let was_partial = self.decoder.is_partial();
+            let was_partial = !self.unfinished.is_empty();
             let buffers = self.read().await?;
             if buffers.input.len() <= self.unfinished.len() {
                 buffers.give_back();
@@ -111,10 +110,10 @@ impl Client {
     /// Sets the connection's deadline after a read. While the same request is incomplete, the
     /// deadline stays as its first bytes set it, so a client cannot extend it by sending slowly.
     fn set_deadline(&self, still_the_same: bool) {
-        match self.decoder.is_partial() {
-            true if still_the_same => {}
-            true => self.connection.busy(),
-            false => self.connection.idle(),
+        match self.unfinished.is_empty() {
+            true => self.connection.idle(),
+            false if still_the_same => {}
+            false => self.connection.busy(),
         }
     }
 }
@@ -122,14 +121,11 @@ impl Client {
 /// # The socket
 impl Client {
     fn new(stream: Stream, connection: Connection, session: Session) -> Self {
-        let decoder = Decoder::default();
-        let unfinished = Box::default();
         Self {
             stream,
             connection,
             session,
-            decoder,
-            unfinished,
+            unfinished: Box::default(),
         }
     }
 
@@ -139,7 +135,7 @@ impl Client {
         self.unfinished = Box::default();
         self.connection.hold(0);
         self.session.server.service.metrics.shed.increment();
-        Writer::new(output, self.session.version()).error("server overloaded");
+        Writer::new(output, self.session.version).error("server overloaded");
     }
 
     /// Waits until bytes arrive, and returns the buffers that they were read into. No buffers are

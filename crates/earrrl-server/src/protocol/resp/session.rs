@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::codec::{Decoder, Request};
+use super::codec::Request;
 use super::reply::Version;
 use crate::config::access::{Access, Forbidden, Scope, Tokens};
 use crate::server::Server;
@@ -65,24 +65,23 @@ impl Session {
         }
     }
 
-    /// Grants the client the access of `token`. Returns false if the token is wrong.
-    pub(super) fn show(&mut self, token: &[u8]) -> bool {
+    /// Checks a token and grants its access. After a wrong token, the client keeps the access that it
+    /// already had, as in Redis.
+    pub(super) fn authenticate(&mut self, token: &[u8]) -> Result<(), Refusal> {
         let access = self.tokens.with(token);
-        let valid = access != Access::Nothing;
-        if valid {
-            (self.access, self.shown) = (access, Some(token.into()));
+        if access == Access::Nothing {
+            self.failed_logins += 1;
+            self.server.service.metrics.failed_logins.increment();
+            return Err(Refusal::WrongToken);
         }
-        valid
+        (self.access, self.shown) = (access, Some(token.into()));
+        self.failed_logins = 0;
+        Ok(())
     }
 
     /// Removes the stored token of the client.
     pub(super) fn forget_token(&mut self) {
         (self.access, self.shown) = (self.tokens.without(), None);
-    }
-
-    /// Returns the version of RESP that the client has requested.
-    pub fn version(&self) -> Version {
-        self.version
     }
 
     /// Returns true if the client has sent so many wrong tokens that its connection is to be
@@ -95,7 +94,7 @@ impl Session {
     pub(super) fn held(&self) -> usize {
         self.transaction
             .as_ref()
-            .map_or(0, |transaction| transaction.held())
+            .map_or(0, |transaction| transaction.bytes.capacity())
     }
 
     /// Checks that the client has sent a valid token, if it needs one.
@@ -127,53 +126,29 @@ const MAX_LEN: usize = 64 * 1024;
 /// may be executed between its commands.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    bytes: Vec<u8>,
-    commands: usize,
+    pub(super) bytes: Vec<u8>,
+    pub(super) commands: usize,
     /// True if a command was refused when it was queued, so that `EXEC` executes none.
-    failed: bool,
+    pub(super) has_failed: bool,
 }
 
 impl Transaction {
     /// Queues a command. If the transaction is full, marks it as failed and returns an error.
-    pub(super) fn keep(&mut self, request: Request<'_, '_>) -> Result<(), Refusal> {
-        if self.commands >= MAX_COMMANDS || self.bytes.len() + request.consumed() > MAX_LEN {
+    pub(super) fn keep(&mut self, request: &Request<'_>) -> Result<(), Refusal> {
+        if self.commands >= MAX_COMMANDS || self.bytes.len() + request.bytes.len() > MAX_LEN {
             self.fail();
             let why = format!("MULTI: at most {MAX_COMMANDS} commands of {MAX_LEN} bytes in all");
             return Err(Refusal::Error(why));
         }
         self.commands += 1;
-        self.bytes.extend_from_slice(request.bytes());
+        self.bytes.extend_from_slice(request.bytes);
         Ok(())
     }
 
     /// Marks the transaction as failed, so that `EXEC` refuses it.
     pub(super) fn fail(&mut self) {
-        self.failed = true;
+        self.has_failed = true;
         self.bytes = Vec::new();
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed
-    }
-
-    /// Returns the number of queued commands.
-    pub(super) fn len(&self) -> usize {
-        self.commands
-    }
-
-    /// Returns the number of bytes that are allocated for the queued commands.
-    pub(super) fn held(&self) -> usize {
-        self.bytes.capacity()
-    }
-
-    /// Returns the command that begins at the offset `start`, and the offset of the next one.
-    pub(super) fn next<'a>(
-        &'a self,
-        start: usize,
-        decoder: &'a mut Decoder,
-    ) -> Option<(Request<'a, 'a>, usize)> {
-        let request = decoder.decode(self.bytes.get(start..)?).ok()??;
-        Some((request, start + request.consumed()))
     }
 }
 

@@ -9,27 +9,26 @@ type Words = Vec<Vec<u8>>;
 fn decode_pieces<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Words>, Result<bool, Malformed>) {
-    let mut decoder = Decoder::default();
     let mut buffer = Vec::new();
     let mut requests = Vec::new();
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
-            match decoder.decode(&buffer) {
+            let consumed = match decode(&buffer) {
                 Ok(Some(request)) => {
-                    requests.push(request.words().map(<[u8]>::to_vec).collect());
-                    let consumed = request.consumed();
-                    buffer.drain(..consumed);
+                    requests.push(request.words.iter().map(|word| word.to_vec()).collect());
+                    request.bytes.len()
                 }
                 Ok(None) => break,
                 Err(malformed) => return (requests, Err(malformed)),
-            }
+            };
+            buffer.drain(..consumed);
         }
     }
-    (requests, Ok(decoder.is_partial()))
+    (requests, Ok(!buffer.is_empty()))
 }
 
-fn decode(input: &[u8]) -> (Vec<Words>, Result<bool, Malformed>) {
+fn decoded(input: &[u8]) -> (Vec<Words>, Result<bool, Malformed>) {
     decode_pieces([input])
 }
 
@@ -57,7 +56,7 @@ fn arrays_and_inline_commands_mix() {
         vec![],
         words(&["PING"]),
     ];
-    assert_eq!(decode(input), (expected, Ok(false)));
+    assert_eq!(decoded(input), (expected, Ok(false)));
 }
 
 #[test]
@@ -89,27 +88,27 @@ fn malformed_input_is_refused_where_it_shows() {
     ];
     for (input, malformed) in cases {
         let shown = input.escape_ascii();
-        assert_eq!(decode(input), (vec![], Err(malformed)), "{shown}");
+        assert_eq!(decoded(input), (vec![], Err(malformed)), "{shown}");
     }
 }
 
 #[test]
 fn endless_input_is_cut_off() {
     let endless_line = vec![b'a'; MAX_REQUEST_LEN + 1];
-    assert_eq!(decode(&endless_line).1, Err(Malformed::TooLong));
-    assert_eq!(decode(&endless_line[..MAX_REQUEST_LEN]).1, Ok(true));
+    assert_eq!(decoded(&endless_line).1, Err(Malformed::TooLong));
+    assert_eq!(decoded(&endless_line[..MAX_REQUEST_LEN]).1, Ok(true));
 
     let word = vec![b'a'; MAX_WORD_LEN];
-    assert_eq!(decode(&encode(&vec![word.clone(); 3])).1, Ok(false));
+    assert_eq!(decoded(&encode(&vec![word.clone(); 3])).1, Ok(false));
     let announced = &encode(&vec![word; 4])[..3 * (MAX_WORD_LEN + 10) + 12];
     assert_eq!(
-        decode(announced).1,
+        decoded(announced).1,
         Err(Malformed::TooLong),
         "before the last word came"
     );
 
     let many = "a ".repeat(MAX_WORDS + 1) + "\r\n";
-    assert_eq!(decode(many.as_bytes()).1, Err(Malformed::WordCount));
+    assert_eq!(decoded(many.as_bytes()).1, Err(Malformed::WordCount));
 }
 
 #[test]
@@ -157,7 +156,7 @@ proptest! {
     #[test]
     fn what_was_encoded_is_decoded(requests in any_requests()) {
         let bytes: Vec<u8> = requests.iter().flat_map(|words| encode(words)).collect();
-        prop_assert_eq!(decode(&bytes), (requests, Ok(false)));
+        prop_assert_eq!(decoded(&bytes), (requests, Ok(false)));
     }
 
     #[test]
@@ -166,7 +165,7 @@ proptest! {
         cuts.extend([0, input.len()]);
         cuts.sort_unstable();
         let pieces = cuts.windows(2).map(|cut| &input[cut[0]..cut[1]]);
-        let whole = decode(&input);
+        let whole = decoded(&input);
         prop_assert_eq!(decode_pieces(pieces), whole.clone());
         prop_assert_eq!(decode_pieces(input.chunks(1)), whole);
     }
