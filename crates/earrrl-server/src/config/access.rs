@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use earrrl::Mode;
+use subtle::ConstantTimeEq as _;
 
-use super::table::{Field, Table};
+use super::table::{Field, Secret, Table};
 
 /// An operation that a token may permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,13 +186,9 @@ pub struct Tokens(Vec<NamedToken>);
 /// The secrets that grant an access: one, or two while a new one replaces an old one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedToken {
-    secrets: Vec<Token>,
+    secrets: Vec<Secret>,
     grant: Arc<Grant>,
 }
-
-/// The secret text of a token, which is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
 
 /// The largest number of secrets of one token.
 const MAX_SECRETS: usize = 2;
@@ -249,7 +246,7 @@ impl Tokens {
     }
 
     /// Adds a token, unless it has no secret. Reports a secret that another token has.
-    fn add(&mut self, found: Option<(Field<'_>, Vec<Token>)>, grant: Grant) {
+    fn add(&mut self, found: Option<(Field<'_>, Vec<Secret>)>, grant: Grant) {
         let Some((field, secrets)) = found else {
             return;
         };
@@ -310,15 +307,13 @@ impl Tokens {
     /// Returns the access of a client that sends the token `given`.
     pub fn with(&self, given: &[u8]) -> Access {
         let mut found = None;
-        // Every secret is compared, so that the time of the comparison does not reveal which one
-        // matched.
+        // Every secret is compared, and in a time that does not depend on how many bytes are equal, so that the time
+        // does not reveal which one matched.
         for token in &self.0 {
-            if token
-                .secrets
-                .iter()
-                .fold(false, |found, secret| found | secret.is(given))
-            {
-                found = Some(&token.grant);
+            for secret in &token.secrets {
+                if secret.0.as_bytes().ct_eq(given).into() {
+                    found = Some(&token.grant);
+                }
             }
         }
         found.map_or_else(
@@ -353,7 +348,7 @@ fn secrets<'t>(
     table: &Table<'t>,
     name: &'static str,
     name_of_file: &'static str,
-) -> Option<(Field<'t>, Vec<Token>)> {
+) -> Option<(Field<'t>, Vec<Secret>)> {
     let (field, text) = table.secret(name, name_of_file)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let count = lines.clone().count();
@@ -362,45 +357,31 @@ fn secrets<'t>(
             "{count} tokens; expected one, or two on a line each"
         ));
     }
-    let tokens = lines.map(|line| Token::new(line.to_owned()));
+    let tokens = lines.map(check_secret);
     let tokens = tokens.collect::<Result<Vec<_>, _>>();
     tokens.map_or_else(|why| field.refuse(why), |tokens| Some((field, tokens)))
 }
 
-impl Token {
-    /// Creates a token from a text of visible ASCII characters.
-    ///
-    /// # Errors
-    /// Returns the reason if the text is too short, too long, or has other characters.
-    pub fn new(text: String) -> Result<Self, String> {
-        if !(MIN_TOKEN_LEN..=MAX_TOKEN_LEN).contains(&text.len()) {
-            return Err(format!(
-                "{} bytes; expected {MIN_TOKEN_LEN} to {MAX_TOKEN_LEN}",
-                text.len()
-            ));
-        }
-        if text.starts_with(EXAMPLE) {
-            return Err(
-                "that is the example; want a secret, as `openssl rand -hex 16` prints".to_owned(),
-            );
-        }
-        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("expected visible ASCII characters, no spaces".to_owned());
-        }
-        Ok(Self(text))
+/// Returns the secret of a token, a text of visible ASCII characters.
+///
+/// # Errors
+/// Returns the reason if the text is too short, too long, or has other characters.
+fn check_secret(text: &str) -> Result<Secret, String> {
+    if !(MIN_TOKEN_LEN..=MAX_TOKEN_LEN).contains(&text.len()) {
+        return Err(format!(
+            "{} bytes; expected {MIN_TOKEN_LEN} to {MAX_TOKEN_LEN}",
+            text.len()
+        ));
     }
-
-    /// Returns true if `given` is equal to the token, in a time that does not depend on how many
-    /// bytes are equal.
-    pub fn is(&self, given: &[u8]) -> bool {
-        subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given).into()
+    if text.starts_with(EXAMPLE) {
+        return Err(
+            "that is the example; want a secret, as `openssl rand -hex 16` prints".to_owned(),
+        );
     }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("expected visible ASCII characters, no spaces".to_owned());
     }
+    Ok(Secret(text.to_owned()))
 }
 
 #[cfg(test)]

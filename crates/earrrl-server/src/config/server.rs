@@ -1,7 +1,6 @@
 //! The `[server]` and `[client_address]` tables of the configuration, and the tables in them but for the tokens.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,7 +13,7 @@ use super::attribute::{Condition, network};
 use super::files::path_of;
 use super::listen::{ListenAddress, Protocol};
 use super::problem::shown;
-use super::table::{Field, Table, defaults};
+use super::table::{Field, Secret, Table, defaults};
 
 use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
@@ -342,17 +341,7 @@ pub struct NamesConfig {
     /// The bounds of each rule's directory of names. With a capacity of 0, no names are kept.
     pub options: NameOptions,
     /// The key of the HMAC that replaces names; `None` if names are kept as they are.
-    pub hmac_key: Option<HmacKey>,
-}
-
-/// The secret key of an HMAC, which is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HmacKey(pub String);
-
-impl fmt::Debug for HmacKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HmacKey(…)")
-    }
+    pub hmac_key: Option<Secret>,
 }
 
 impl NamesConfig {
@@ -371,7 +360,7 @@ impl NamesConfig {
         options.max_bytes = count("max_bytes", 16..=4096, options.max_bytes);
         Self {
             options,
-            hmac_key: hmac_key(table).map(HmacKey),
+            hmac_key: hmac_key(table).map(Secret),
         }
     }
 }

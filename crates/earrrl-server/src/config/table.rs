@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,6 +44,16 @@ pub(super) struct Table<'t> {
     /// The names of the fields that readers have asked for.
     known: RefCell<Vec<&'static str>>,
     pub(super) reading: &'t Reading,
+}
+
+/// A secret text, which is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
 }
 
 /// The value of a field, with its name and place.
