@@ -119,9 +119,9 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
     };
     let key = rule.key(request);
     if let Some(attribute) = rule.lacks(request, &key)
-        && rule.missing != OnMissing::Share
+        && rule.config.missing != OnMissing::Share
     {
-        let verdict = match rule.missing {
+        let verdict = match rule.config.missing {
             OnMissing::Deny => "denies the request",
             _ => "does not apply",
         };
@@ -141,7 +141,7 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
 
 /// Writes a line for each attribute of the key that the request lacks.
 fn explain_missing_parts(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
-    for part in rule.key_parts() {
+    for part in &rule.config.key {
         if rule.lacks_part(request, part) {
             let _ = writeln!(
                 text,

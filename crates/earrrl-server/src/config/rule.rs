@@ -13,12 +13,13 @@ use earrrl::{Action, Cost, MAX_CHARGES, Mode, Nanos, Quota, Rule};
 use earrrl_logs::text::counted;
 use earrrl_redis::Consistency;
 use earrrl_tower::Prefixes;
+use earrrl_tower::path::Paths;
 
 use self::cost::min_cost;
 use self::overrides::overrides;
 use super::attribute::{Condition, KeyPart, client_lengths, conditions, key_parts};
 use super::engine::EngineConfig;
-use super::table::{Field, Table};
+use super::table::{Field, Table, defaults};
 
 pub use self::cost::CostSource;
 pub(super) use self::cost::check_passes;
@@ -105,7 +106,7 @@ pub struct RuleConfig {
     /// The conditions under which a request is exempt from the rule; one is enough.
     pub exempt: Vec<Condition>,
     /// Different limits for some clients. The first override whose conditions all hold applies.
-    pub overrides: Vec<Override>,
+    pub overrides: Arc<Vec<Override>>,
     /// The terms that overrides share with the rule.
     pub terms: Arc<Terms>,
 }
@@ -115,7 +116,8 @@ impl RuleConfig {
     pub(super) fn observe(&mut self) {
         self.on_error = Some(OnError::Allow);
         Arc::make_mut(&mut self.terms).action = Action::Observe;
-        let overrides = self.overrides.iter_mut().map(|entry| &mut entry.rule);
+        let overrides = Arc::make_mut(&mut self.overrides).iter_mut();
+        let overrides = overrides.map(|entry| &mut entry.rule);
         for rule in overrides.chain([&mut self.rule]) {
             // This cannot fail, since every algorithm has the action `observe`.
             if let Ok(observing) = rule.clone().with_action(Action::Observe) {
@@ -150,7 +152,8 @@ impl RuleConfig {
     /// Cuts the addresses in conditions on clients to the prefixes that keys contain, so that the
     /// two can be compared.
     fn cut_clients(&mut self, prefixes: Prefixes) {
-        let overrides = self.overrides.iter_mut().map(|entry| &mut entry.conditions);
+        let overrides = Arc::make_mut(&mut self.overrides).iter_mut();
+        let overrides = overrides.map(|entry| &mut entry.conditions);
         for condition in overrides.chain([&mut self.exempt]).flatten() {
             condition.cut_clients(prefixes);
         }
@@ -202,6 +205,33 @@ pub(super) fn read_all(
 }
 
 impl RuleConfig {
+    /// Returns the rule that a request contains as text, which is its name.
+    pub fn of_text(rule: Rule) -> Self {
+        let around = Surroundings {
+            paths: Paths::default(),
+            prefixes: Prefixes::default(),
+            engine: &EngineConfig::Memory,
+        };
+        Self {
+            name: rule.to_string(),
+            group: None,
+            rule,
+            key: vec![KeyPart::client()],
+            conditions: Vec::new(),
+            cost: CostSource::Fixed(Cost::ONE),
+            unit: None,
+            min_cost: Cost::ONE,
+            capacity: None,
+            capacity_place: None,
+            on_error: None,
+            missing: OnMissing::Share,
+            consistency: Consistency::Exact,
+            exempt: Vec::new(),
+            overrides: Arc::default(),
+            terms: Arc::new(defaults(|table| Terms::read(table, &around))),
+        }
+    }
+
     fn read(table: &Table<'_>, name: &str, around: &Surroundings<'_>) -> Option<Self> {
         let terms = Terms::read(table, around);
         let rule = terms.own_limit(table);
@@ -231,7 +261,7 @@ impl RuleConfig {
                 .choice("missing", &OnMissing::NAMED)
                 .unwrap_or_default(),
             consistency: consistency.unwrap_or(Consistency::Exact),
-            overrides: overrides(table, &exempt, &terms, around.paths),
+            overrides: Arc::new(overrides(table, &exempt, &terms, around.paths)),
             exempt,
             cost: terms.cost.clone(),
             unit: table.field("unit").and_then(unit),

@@ -209,7 +209,7 @@ fn count(
             row[3 + 2 * at] += u64::from(!over);
         }
         let key = rule.key(attributes);
-        let parts = split(&key, rule.key_parts().len()).unwrap_or_default();
+        let parts = split(&key, rule.config.key.len()).unwrap_or_default();
         tallies[at].add(&parts.join(&b','), now, over);
     }
 }

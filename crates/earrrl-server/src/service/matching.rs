@@ -119,12 +119,12 @@ impl Service {
         };
         let counted = manner.mode != Mode::Peek;
         if counted {
-            if rule.missing == OnMissing::Share {
+            if rule.config.missing == OnMissing::Share {
                 hints::lacks(rule, attribute);
             }
             rule.outcomes.missing.increment();
         }
-        match (rule.missing, limit.rule.action()) {
+        match (rule.config.missing, limit.rule.action()) {
             (OnMissing::Share, _) => return Application::Charge(limit, stored(key)),
             (OnMissing::Skip, _) => return Application::None,
             (OnMissing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),

@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use earrrl::{Rule, RuleId};
-use earrrl_redis::Consistency;
 use earrrl_tower::Alternative;
 use siphasher::sip::SipHasher13;
 
@@ -151,14 +150,6 @@ impl Overrides {
     }
 }
 
-/// The rule that overrides belong to, as far as they depend on it.
-#[derive(Clone, Copy)]
-pub(super) struct OverriddenRule<'a> {
-    pub(super) name: &'a str,
-    pub(super) key: &'a [KeyPart],
-    pub(super) consistency: Consistency,
-}
-
 /// The overrides of a rule, before their limits are prepared in the engine.
 pub(super) struct OverridesPlan<'a> {
     key: &'a [KeyPart],
@@ -178,26 +169,16 @@ impl<'a> OverridesPlan<'a> {
         is_shared: bool,
         names: &HashSet<&str>,
     ) -> Self {
-        let of = OverriddenRule {
-            name: &rule.name,
-            key: &rule.key,
-            consistency: rule.consistency,
-        };
         let entries = rule.overrides.iter().collect();
-        Self::stored_as(
-            &rule.name,
-            of,
-            entries,
-            (capacity, is_shared, is_shared),
-            names,
-        )
+        let stored = (capacity, is_shared, is_shared);
+        Self::stored_as(&rule.name, rule, entries, stored, names)
     }
 
     /// Plans overrides that were set at run time. They have stores of their own, since a limit that is prepared
     /// again under the same name would change that of an override of the configuration. State files are one for
     /// each limit, not for each client.
     pub(super) fn at_run_time(
-        rule: OverriddenRule<'a>,
+        rule: &'a RuleConfig,
         entries: Vec<&'a Override>,
         engine: &Engine,
         names: &HashSet<&str>,
@@ -218,7 +199,7 @@ impl<'a> OverridesPlan<'a> {
     /// overrides of the same limit if `by_limit` is true.
     fn stored_as(
         store: &str,
-        rule: OverriddenRule<'a>,
+        rule: &'a RuleConfig,
         entries: Vec<&'a Override>,
         (capacity, is_shared, by_limit): (usize, bool, bool),
         names: &HashSet<&str>,
@@ -238,7 +219,7 @@ impl<'a> OverridesPlan<'a> {
                 let clients = if is_shared {
                     capacity
                 } else {
-                    clients_of(rule.key, entry)
+                    clients_of(&rule.key, entry)
                 };
                 limits.push(PlannedLimit {
                     name: name.into(),
@@ -252,7 +233,7 @@ impl<'a> OverridesPlan<'a> {
             limit_of.push(limit);
         }
         Self {
-            key: rule.key,
+            key: &rule.key,
             entries,
             is_shared,
             limits,

@@ -13,11 +13,9 @@ use super::attributes::Attributes;
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
-use super::overrides::{Applied, OverriddenRule, Overrides, OverridesPlan};
+use super::overrides::{Applied, Overrides, OverridesPlan};
 use crate::config::attribute::{Condition, KeyPart};
-use crate::config::rule::{
-    CostSource, OnError, OnMissing, Override, RuleConfig, Terms, action_name,
-};
+use crate::config::rule::{CostSource, OnError, Override, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
 
@@ -41,6 +39,17 @@ pub struct NamedRule {
 }
 
 impl NamedRule {
+    fn new(config: &RuleConfig, outcomes: Arc<RuleOutcomes>, directory: Directory) -> Self {
+        Self {
+            name: config.name.clone(),
+            group: config.group.clone(),
+            on_error: config.on_error,
+            unit: config.unit.clone(),
+            outcomes,
+            directory,
+        }
+    }
+
     /// Counts the outcome of a request under this rule. An outcome that is only observed is also
     /// logged.
     #[inline]
@@ -61,23 +70,15 @@ impl NamedRule {
 #[derive(Clone, Debug)]
 pub struct ActiveRule {
     named: NamedRule,
+    /// The rule as configured, without its overrides.
+    pub config: Arc<RuleConfig>,
     /// The limit of the rule for clients without an override.
     pub own: PreparedLimit,
     /// The number of active clients that the rule's table is sized for.
     pub capacity: usize,
-    /// The treatment of a request that lacks an attribute of the key.
-    pub missing: OnMissing,
-    serves_descriptors: bool,
-    key: Vec<KeyPart>,
-    conditions: Vec<Condition>,
-    cost: CostSource,
-    min_cost: Cost,
-    exempt: Vec<Condition>,
     /// The overrides in force: those that were set at run time, and behind them those of the configuration.
     overrides: Option<Arc<Overrides>>,
     configured_overrides: Option<Arc<Overrides>>,
-    /// The terms of overrides; `None` if requests contain the rule as text.
-    pub(super) terms: Option<(Arc<Terms>, Consistency)>,
 }
 
 impl Deref for ActiveRule {
@@ -153,33 +154,23 @@ impl ActiveRule {
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         let own_limit = PreparedLimit::new(ids.next()?, &own.rule, named_below(&own.rule));
         let overrides = overrides.finish(ids, named_below).before(None);
+        let named = NamedRule::new(config, outcomes.of_rule(&config.name), directory);
         Some(Self {
             own: own_limit,
             configured_overrides: overrides.clone(),
             overrides,
-            terms: Some((Arc::clone(&config.terms), config.consistency)),
-            named: NamedRule {
-                name: config.name.clone(),
-                group: config.group.clone(),
-                on_error: config.on_error,
-                unit: config.unit.clone(),
-                outcomes: outcomes.of_rule(&config.name),
-                directory,
-            },
+            named,
             capacity: own.capacity,
-            missing: config.missing,
-            serves_descriptors: config.serves_descriptors(),
-            key: config.key.clone(),
-            conditions: config.conditions.clone(),
-            cost: config.cost.clone(),
-            min_cost: config.min_cost,
-            exempt: config.exempt.clone(),
+            config: Arc::new(RuleConfig {
+                overrides: Arc::default(),
+                ..(*config).clone()
+            }),
         })
     }
 
     /// Returns the names of the attributes that the rule uses. A name may occur several times.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        let cost = match &self.cost {
+        let cost = match &self.config.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
@@ -189,8 +180,8 @@ impl ActiveRule {
     /// Returns the names of the attributes that decide whether the rule applies, under which limit, and to
     /// which client. A name may occur several times.
     pub fn deciding_attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().flat_map(KeyPart::attributes);
-        let conditions = self.conditions.iter().chain(&self.exempt);
+        let key = self.config.key.iter().flat_map(KeyPart::attributes);
+        let conditions = self.config.conditions.iter().chain(&self.config.exempt);
         let conditions = conditions.map(|condition| condition.attribute.as_str());
         let overrides = self.configured_overrides.iter();
         key.chain(conditions)
@@ -202,44 +193,21 @@ impl ActiveRule {
     /// # Errors
     /// Returns the errors of [`Engine::prepare`].
     pub fn inline(
-        rule: &Rule,
+        rule: Rule,
         capacity: usize,
         engine: &Engine,
         outcomes: &Outcomes,
     ) -> Result<Self, EngineError> {
-        let text = rule.to_string();
-        let name = hidden_name(&HashSet::new(), &text);
+        let config = RuleConfig::of_text(rule);
+        let name = hidden_name(&HashSet::new(), &config.name);
+        let id = engine.prepare(&name, &config.rule, capacity)?;
         Ok(Self {
-            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
-            named: NamedRule {
-                name: text,
-                group: None,
-                on_error: None,
-                unit: None,
-                outcomes: outcomes.of_rule("inline"),
-                directory: Directory::default(),
-            },
+            own: PreparedLimit::new(id, &config.rule, 0),
+            named: NamedRule::new(&config, outcomes.of_rule("inline"), Directory::default()),
+            config: Arc::new(config),
             capacity,
-            missing: OnMissing::Share,
-            serves_descriptors: false,
-            key: vec![KeyPart::client()],
-            conditions: Vec::new(),
-            cost: CostSource::Fixed(Cost::ONE),
-            min_cost: Cost::ONE,
-            exempt: Vec::new(),
             overrides: None,
             configured_overrides: None,
-            terms: None,
-        })
-    }
-
-    /// Returns the parts of the rule that its overrides depend on; `None` if it can have none.
-    pub(super) fn overridden(&self) -> Option<OverriddenRule<'_>> {
-        let (_, consistency) = self.terms.as_ref()?;
-        Some(OverriddenRule {
-            name: &self.name,
-            key: &self.key,
-            consistency: *consistency,
         })
     }
 
@@ -248,11 +216,11 @@ impl ActiveRule {
     /// # Errors
     /// Returns a sentence about the mistake in the values or in the limit.
     pub(super) fn override_of(&self, values: &[String], limit: &str) -> Result<Override, String> {
-        let Some((terms, consistency)) = &self.terms else {
-            return Err("rule: a rule as text has no overrides".to_owned());
-        };
-        let found = Override::of_client(terms, &self.key, values, limit)?;
-        if found.is_exempt_by(&self.exempt) {
+        let RuleConfig {
+            terms, key, exempt, ..
+        } = &*self.config;
+        let found = Override::of_client(terms, key, values, limit)?;
+        if found.is_exempt_by(exempt) {
             return Err(
                 "key: these are exempt from the rule, so the override never applies".into(),
             );
@@ -262,7 +230,7 @@ impl ActiveRule {
                 "limit: expected concurrent for the rule and all its overrides, or for none".into(),
             );
         }
-        if *consistency == Consistency::Near {
+        if self.config.consistency == Consistency::Near {
             let near = earrrl_redis::check_near(&found.rule);
             near.map_err(|error| format!("limit: {error}"))?;
         }
@@ -272,16 +240,20 @@ impl ActiveRule {
     /// Returns the key of the client with these values of the key's attributes.
     pub(super) fn key_of(&self, values: &[String]) -> Key {
         let mut values = values.iter().map(String::as_bytes);
-        let parts = self.key.iter().map(|part| match part.attributes().next() {
-            Some(_) => Cow::Borrowed(values.next().unwrap_or_default()),
-            None => {
-                let literal = part.value(|one| match one {
-                    Alternative::Literal(text) => Some(Cow::Borrowed(text.as_bytes())),
-                    _ => None,
-                });
-                literal.0
-            }
-        });
+        let parts = self
+            .config
+            .key
+            .iter()
+            .map(|part| match part.attributes().next() {
+                Some(_) => Cow::Borrowed(values.next().unwrap_or_default()),
+                None => {
+                    let literal = part.value(|one| match one {
+                        Alternative::Literal(text) => Some(Cow::Borrowed(text.as_bytes())),
+                        _ => None,
+                    });
+                    literal.0
+                }
+            });
         join(parts.collect::<Vec<_>>().into_iter())
     }
 
@@ -293,11 +265,6 @@ impl ActiveRule {
         let mut changed = self.clone();
         changed.overrides = overrides.before(self.configured_overrides.clone());
         changed
-    }
-
-    /// Returns true if the rule applies to Envoy's descriptors.
-    pub fn serves_descriptors(&self) -> bool {
-        self.serves_descriptors
     }
 
     /// Returns the ids of the rule's limits in the engine.
@@ -323,11 +290,6 @@ impl ActiveRule {
         self.ids().any(|own| own == id)
     }
 
-    /// Returns the parts of the rule's key, which identifies a client.
-    pub fn key_parts(&self) -> &[KeyPart] {
-        &self.key
-    }
-
     /// Returns the configuration's name for the rule's action on requests over the limit.
     pub fn action_name(&self) -> &'static str {
         action_name(self.own.rule.action())
@@ -345,38 +307,42 @@ impl ActiveRule {
 
     /// Returns the first condition of the rule that the request does not meet.
     pub fn unmet(&self, request: &Attributes<'_>) -> Option<&Condition> {
-        self.conditions
+        self.config
+            .conditions
             .iter()
             .find(|condition| !request.meet(condition))
     }
 
     /// Returns the request's key under this rule. The key may be longer than the engine can store.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
-        let part = |part| request.part(part, &self.conditions).0;
-        join(self.key.iter().map(part))
+        let part = |part| request.part(part, &self.config.conditions).0;
+        join(self.config.key.iter().map(part))
     }
 
     /// Returns the first part of the rule's key of which the request has no attribute, or none that is not empty. `key`
     /// is the request's key under the rule.
     pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&KeyPart> {
         // A key of one part is that part's value, and a key of several parts is never empty.
-        if self.key.len() == 1 && !key.is_empty() {
+        if self.config.key.len() == 1 && !key.is_empty() {
             return None;
         }
-        self.key.iter().find(|part| self.lacks_part(request, part))
+        self.config
+            .key
+            .iter()
+            .find(|part| self.lacks_part(request, part))
     }
 
     /// Returns true if the request has no attribute of a part of the rule's key.
     pub fn lacks_part(&self, request: &Attributes<'_>, part: &KeyPart) -> bool {
-        request.part(part, &self.conditions).1.is_none()
+        request.part(part, &self.config.conditions).1.is_none()
     }
 
     /// Returns true if the key has an attribute only as an alternative to the one that tells the request's client apart.
     /// The limits of clients that this attribute tells apart are not for the request then.
     fn passes_over(&self, name: &str, request: &Attributes<'_>) -> bool {
         let names = |part: &&KeyPart| part.attributes().any(|own| own == name);
-        let mut parts = self.key.iter().filter(names).peekable();
-        let made_of = |part| request.part(part, &self.conditions).1?.attribute();
+        let mut parts = self.config.key.iter().filter(names).peekable();
+        let made_of = |part| request.part(part, &self.config.conditions).1?.attribute();
         parts.peek().is_some()
             && parts.all(|part| part.alternatives().len() > 1 && made_of(part) != Some(name))
     }
@@ -386,7 +352,7 @@ impl ActiveRule {
     /// and an error would let their requests pass. If the attribute has several values, the
     /// largest counts.
     pub fn cost(&self, request: &Attributes<'_>) -> Cost {
-        match &self.cost {
+        match &self.config.cost {
             CostSource::Fixed(cost) => *cost,
             CostSource::ByPath(costs) => {
                 let cost = |path: &[u8]| {
@@ -407,14 +373,14 @@ impl ActiveRule {
                     .values(name)
                     .map(|value| parse_cost(value).unwrap_or(max))
                     .max();
-                named.unwrap_or_default().max(self.min_cost).min(max)
+                named.unwrap_or_default().max(self.config.min_cost).min(max)
             }
         }
     }
 
     /// Returns true if the request states a cost that is none.
     pub(super) fn has_invalid_cost(&self, request: &Attributes<'_>) -> bool {
-        let CostSource::Attribute(name) = &self.cost else {
+        let CostSource::Attribute(name) = &self.config.cost else {
             return false;
         };
         request
@@ -424,7 +390,7 @@ impl ActiveRule {
 
     /// Returns the cost of a request that names the rule but does not name a cost.
     pub fn plain_cost(&self) -> Cost {
-        if let CostSource::Fixed(cost) = self.cost {
+        if let CostSource::Fixed(cost) = self.config.cost {
             cost
         } else {
             Cost::ONE
@@ -440,6 +406,7 @@ impl ActiveRule {
     /// the rule exempts the request.
     pub(super) fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
         if self
+            .config
             .exempt
             .iter()
             .any(|condition| request.surely_meet(condition))
@@ -458,25 +425,25 @@ impl ActiveRule {
     /// it.
     #[inline]
     pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        if self.exempt.is_empty() && self.overrides.is_none() {
+        if self.config.exempt.is_empty() && self.overrides.is_none() {
             return Some(&self.own);
         }
         self.special_limit(key)
     }
 
     fn special_limit(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        let Some(values) = split(key, self.key.len()) else {
+        let Some(values) = split(key, self.config.key.len()) else {
             return Some(&self.own);
         };
         let value = |attribute: &str| {
-            let mut parts = self.key.iter().zip(&values);
+            let mut parts = self.config.key.iter().zip(&values);
             parts.find_map(|(part, value)| {
                 let (one, value) = part.split(value)?;
                 (one.attribute() == Some(attribute)).then_some(value)
             })
         };
         let meets = |one: &Condition| value(&one.attribute).is_some_and(|value| one.holds(value));
-        if self.exempt.iter().any(meets) {
+        if self.config.exempt.iter().any(meets) {
             return None;
         }
         // An override that depends on the key alone has no salt, and the others do not apply.

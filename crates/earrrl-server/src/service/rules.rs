@@ -2,7 +2,7 @@
 //! whose number is bounded, so that clients cannot fill the memory with tables.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use earrrl::internal::lock;
 use earrrl::{Rule, RuleId};
@@ -22,7 +22,7 @@ use crate::metrics::Outcomes;
 const MAX_UNREAD: usize = 32;
 
 /// All active rules. A reload creates a new set and replaces the old one as a whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ActiveRules {
     rules: Vec<ActiveRule>,
     by_name: HashMap<Box<[u8]>, usize>,
@@ -40,7 +40,7 @@ pub struct ActiveRules {
     /// clients apart by them.
     pub single_headers: Vec<String>,
     /// The names of attributes that callers have sent and no rule uses, as far as they are logged.
-    unread: Mutex<Vec<String>>,
+    unread: Arc<Mutex<Vec<String>>>,
 }
 
 /// The headers that have several values in the requests of usual clients, or that proxies write.
@@ -135,7 +135,7 @@ impl<'a> RulesPlan<'a> {
             headers: headers(&rules, &config.client_address),
             single_headers: single_headers(&rules, &config.client_address),
             rules,
-            unread: Mutex::default(),
+            unread: Arc::default(),
             deny_status: config.deny_status,
             reading: ReadOptions {
                 client_address: config.client_address.clone(),
@@ -148,21 +148,12 @@ impl<'a> RulesPlan<'a> {
 impl ActiveRules {
     /// Returns these rules with a changed one in place of the one at `index`.
     pub(super) fn with(&self, index: usize, changed: ActiveRule) -> Self {
-        let mut rules = self.rules.clone();
-        if let Some(rule) = rules.get_mut(index) {
+        let mut all = self.clone();
+        all.by_id = OnceLock::new();
+        if let Some(rule) = all.rules.get_mut(index) {
             *rule = changed;
         }
-        Self {
-            rules,
-            by_name: self.by_name.clone(),
-            by_id: OnceLock::new(),
-            serve_descriptors: self.serve_descriptors,
-            reading: self.reading.clone(),
-            deny_status: self.deny_status,
-            headers: self.headers.clone(),
-            single_headers: self.single_headers.clone(),
-            unread: Mutex::new(lock(&self.unread).clone()),
-        }
+        all
     }
 
     /// Returns the rules, in the order of the configuration.
@@ -309,7 +300,7 @@ impl InlineRules {
         if known.len() >= MAX_TEXTS {
             return Err(AskError::TooManyInlineRules { most: MAX_TEXTS });
         }
-        let rule = ActiveRule::inline(&rule, self.capacity, engine, outcomes)?;
+        let rule = ActiveRule::inline(rule, self.capacity, engine, outcomes)?;
         let rule: &'static ActiveRule = Box::leak(Box::new(rule));
         known.insert(text.to_owned(), rule);
         Ok(rule)

@@ -122,12 +122,12 @@ impl Kept {
             return Ok(None);
         };
         let rule = rules.at(place, name.as_bytes());
-        let Some((rule, of)) = rule.and_then(|rule| Some((rule, rule.overridden()?))) else {
+        let Some(rule) = rule else {
             return Ok(None);
         };
         let names: HashSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
         let entries = self.table.of_rule(name).collect();
-        let plan = OverridesPlan::at_run_time(of, entries, engine, &names);
+        let plan = OverridesPlan::at_run_time(&rule.config, entries, engine, &names);
         let limits = plan.limits.iter().map(|limit| &limit.name);
         let new = limits.filter(|name| !self.prepared.contains(*name));
         let new: Vec<Arc<str>> = new.cloned().collect();

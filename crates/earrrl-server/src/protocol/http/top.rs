@@ -283,7 +283,7 @@ fn describe(rule: &ActiveRule) -> Value {
         "limit": rule.own.rule.to_string(),
         "unit": rule.unit.as_deref(),
         "action": rule.action_name(),
-        "key": rule.key_parts().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "key": rule.config.key.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "quota": rule.own.quota.units,
         "window": rule.own.quota.window,
     })

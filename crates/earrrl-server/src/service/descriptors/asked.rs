@@ -213,7 +213,7 @@ impl Service {
                 continue;
             }
             let attributes = attributes(rules, &request.domain, descriptor);
-            let serve = |rule: &&ActiveRule| rule.serves_descriptors() && rule.is_checked();
+            let serve = |rule: &&ActiveRule| rule.config.serves_descriptors() && rule.is_checked();
             for rule in rules.iter().filter(serve) {
                 if !rule.matches(&attributes) {
                     continue;
