@@ -14,19 +14,19 @@ use smallvec::SmallVec;
 use super::Service;
 use super::answer::{AllCharged, Answer, Charged};
 use super::error::AskError;
-use super::key::bounded;
+use super::key::{Key, bounded};
 use super::limit::{PreparedLimit, places};
 use super::names::Notice;
-use super::rule::ActiveRule;
+use super::rule::{ActiveRule, NamedRule};
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    pub(super) rule: &'a ActiveRule,
-    /// The limit that applies to the client; `None` if the rule exempts the client.
-    limit: Option<&'a PreparedLimit>,
-    key: Cow<'a, [u8]>,
-    cost: Cost,
+    pub(super) rule: &'a NamedRule,
+    /// The limit that applies to the client; `None` if the rule exempts the client, or counts nothing.
+    pub(super) limit: Option<&'a PreparedLimit>,
+    pub(super) key: Cow<'a, [u8]>,
+    pub(super) cost: Cost,
     /// The hash of the key; `None` unless the client's state was prefetched.
     hash: Option<KeyHash>,
 }
@@ -45,23 +45,32 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Returns the cost of the request.
-    pub(super) fn cost(&self) -> Cost {
-        self.cost
+    /// Prepares a request that is charged under `limit` to the client whose key is stored in this form.
+    pub(super) fn under(
+        rule: &'a NamedRule,
+        limit: Option<&'a PreparedLimit>,
+        key: Key,
+        cost: Cost,
+    ) -> Self {
+        Self {
+            rule,
+            limit,
+            key: key.into_vec().into(),
+            cost,
+            hash: None,
+        }
     }
 
-    /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
+    /// Returns the charge of the request, as it is before and as the engine takes it; `None` if nothing is counted.
     #[inline]
-    pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+    pub(super) fn charge(&self) -> Option<(Charged<'a>, Charge<'_>)> {
         let limit = self.limit?;
-        Some((
-            limit,
-            Charge {
-                rule: limit.id,
-                key: &self.key,
-                cost: self.cost,
-            },
-        ))
+        let charge = Charge {
+            rule: limit.id,
+            key: &self.key,
+            cost: self.cost,
+        };
+        Some((Charged::new(self.rule, limit), charge))
     }
 }
 
@@ -105,10 +114,10 @@ impl Service {
         ask: &Ask<'a>,
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
-        let Some((limit, charge)) = ask.charge() else {
+        let Some((charged, charge)) = ask.charge() else {
             return Ok(self.exempt(ask.rule));
         };
-        let charged = SmallVec::from_slice(&[Charged::new(ask.rule, limit)]);
+        let charged = SmallVec::from_slice(&[charged]);
         Ok(self
             .charge(charged, &[charge], ask.hash, manner.into())
             .await?)
@@ -121,7 +130,7 @@ impl Service {
     /// Returns an [`AskError`] if the engine fails; the request is not charged then.
     #[inline]
     pub async fn check(&self, ask: &Ask<'_>) -> Result<Option<Brief>, AskError> {
-        let Some((limit, charge)) = ask.charge() else {
+        let Some((charged, charge)) = ask.charge() else {
             self.exempt(ask.rule);
             return Ok(None);
         };
@@ -130,16 +139,15 @@ impl Service {
             let brief = memory.check_hashed(charge.rule, hash, charge.cost)?;
             ask.rule.count(brief.outcome, &ask.key);
             let is_over = brief.outcome != Outcome::Allow;
-            if (brief.remaining < limit.named_below) | is_over {
+            if (brief.remaining < charged.limit.named_below) | is_over {
                 let outcome = Some(brief.outcome);
-                let charged = Charged::new(ask.rule, limit);
                 self.note(&Charged { outcome, ..charged }, &charge, None);
             }
             return Ok(Some(brief));
         }
         // The future is boxed, so that it takes no space in `check` when the engine answers at
         // once.
-        let charged = SmallVec::from_slice(&[Charged::new(ask.rule, limit)]);
+        let charged = SmallVec::from_slice(&[charged]);
         let answer =
             Box::pin(self.charge(charged, &[charge], ask.hash, Mode::Check.into())).await?;
         Ok(answer.decision.as_ref().map(Brief::from))
@@ -156,7 +164,7 @@ impl Service {
         asks: &[Ask<'a>],
         manner: impl Into<Manner>,
     ) -> Result<Answer<'a>, AskError> {
-        let (charged, charges) = charges_of(asks)?;
+        let (charged, charges) = charges_of(asks);
         Ok(self.charge(charged, &charges, None, manner.into()).await?)
     }
 
@@ -252,12 +260,10 @@ impl Service {
             charged,
             ..Answer::default()
         };
-        let together = match charges.len() {
-            0 => return answer,
-            1..=MAX_CHARGES => self.engine.decide(charges, None, mode).await,
-            count => Err(EngineError::Charges(count)),
-        };
-        match together {
+        if charges.is_empty() {
+            return answer;
+        }
+        match self.engine.decide(charges, None, mode).await {
             Ok(decision) => answer.add(decision, 0..charges.len()),
             Err(error) if charges.len() == 1 => answer.fail(0, error),
             // The future is boxed, so that it takes no space in other requests.
@@ -361,7 +367,7 @@ impl Service {
         }
     }
 
-    fn exempt<'a>(&self, rule: &ActiveRule) -> Answer<'a> {
+    fn exempt<'a>(&self, rule: &NamedRule) -> Answer<'a> {
         rule.outcomes.count(Outcome::Allow);
         Answer::default()
     }
@@ -392,20 +398,10 @@ fn is_level_of_named(answer: &Answer<'_>, one: &Charged<'_>) -> bool {
 }
 
 /// Returns the charges of requests under several rules, without those of rules that exempt the client.
-///
-/// # Errors
-/// Returns an error for more than `MAX_CHARGES` rules.
 pub(super) fn charges_of<'s, 'a>(
     asks: &'s [Ask<'a>],
-) -> Result<(AllCharged<'a>, SmallVec<[Charge<'s>; 4]>), EngineError> {
-    if asks.len() > MAX_CHARGES {
-        return Err(EngineError::Charges(asks.len()));
-    }
-    let each = asks.iter().filter_map(|ask| {
-        let (limit, charge) = ask.charge()?;
-        Some((Charged::new(ask.rule, limit), charge))
-    });
-    Ok(each.unzip())
+) -> (AllCharged<'a>, SmallVec<[Charge<'s>; 4]>) {
+    asks.iter().filter_map(Ask::charge).unzip()
 }
 
 /// Sets `retry_after` of a client that is over the limit of a rule that only observes or quarantines. The

@@ -2,15 +2,14 @@
 
 use std::time::Instant;
 
-use earrrl::{Action, Charge, Cost, Decision, EngineError, Mode, Nanos, Outcome, Rule, Wait};
+use earrrl::{Action, Cost, Decision, EngineError, Mode, Nanos, Outcome, Rule, Wait};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
-use super::answer::{AllCharged, Answer, Charged, Unjudged};
-use super::ask::Manner;
+use super::answer::{Answer, Unjudged};
+use super::ask::{Ask, Manner, charges_of};
 use super::attributes::Attributes;
-use super::key::{Key, bounded_owned};
-use super::limit::PreparedLimit;
+use super::key::bounded_owned;
 use super::rule::ActiveRule;
 use super::rules::ActiveRules;
 use super::{Service, hints};
@@ -19,29 +18,12 @@ use crate::metrics::PassReason;
 
 /// The effect of a rule on a request that it matches.
 pub(super) enum Application<'a> {
-    /// The request is charged to the client that is stored under this key, under this limit.
-    Charge(&'a PreparedLimit, Key),
+    /// The request is charged.
+    Charge(Ask<'a>),
     /// The rule does not count the request.
     None,
     /// The rule denies the request, since it lacks an attribute of the rule's key.
     Denial(Box<Answer<'a>>),
-}
-
-/// The keys of clients and the costs, in the order of the charges.
-pub(super) type Keys = SmallVec<[(Key, Cost); 4]>;
-
-/// Returns the engine's charges.
-pub(super) fn matching_charges<'k>(
-    charged: &[Charged<'_>],
-    keys: &'k [(Key, Cost)],
-) -> SmallVec<[Charge<'k>; 4]> {
-    let each = charged.iter().zip(keys);
-    each.map(|(one, (key, cost))| Charge {
-        rule: one.limit.id,
-        key,
-        cost: *cost,
-    })
-    .collect()
 }
 
 impl Service {
@@ -55,17 +37,17 @@ impl Service {
         manner: Manner,
     ) -> Answer<'a> {
         let mut checked = rules.iter().filter(|rule| rule.is_checked());
-        let (charged, keys) = match self.matched(checked.clone(), request, manner) {
-            Ok(matched) => matched,
+        let asks = match self.matched(checked.clone(), request, manner.mode) {
+            Ok(asks) => asks,
             Err(denial) => return *denial,
         };
-        if charged.is_empty()
+        if asks.is_empty()
             && manner.mode != Mode::Peek
             && !checked.any(|rule| rule.matches(request))
         {
             self.metrics.unmatched.increment();
         }
-        let charges = matching_charges(&charged, &keys);
+        let (charged, charges) = charges_of(&asks);
         let mut answer = self.judge(charged, &charges, manner.mode).await;
         self.count(&answer, &charges, manner.mode);
         if manner.available {
@@ -74,27 +56,22 @@ impl Service {
         answer
     }
 
-    /// Returns the charges of a request under those of the rules that match it, or the denial of a rule whose
-    /// key it lacks.
+    /// Returns a request under those of the rules that match it, or the denial of a rule whose key it lacks.
     pub(super) fn matched<'a>(
         &self,
         rules: impl Iterator<Item = &'a ActiveRule>,
         request: &Attributes<'_>,
-        manner: Manner,
-    ) -> Result<(AllCharged<'a>, Keys), Box<Answer<'a>>> {
-        let mut charged = AllCharged::new();
-        let mut keys = Keys::new();
+        mode: Mode,
+    ) -> Result<SmallVec<[Ask<'a>; 2]>, Box<Answer<'a>>> {
+        let mut asks = SmallVec::new();
         for rule in rules.filter(|rule| rule.matches(request)) {
-            match self.application(rule, request, manner) {
-                Application::Charge(limit, key) => {
-                    charged.push(Charged::new(rule, limit));
-                    keys.push((key, rule.cost(request)));
-                }
+            match self.application(rule, request, mode) {
+                Application::Charge(ask) => asks.push(ask),
                 Application::None => {}
                 Application::Denial(answer) => return Err(answer),
             }
         }
-        Ok((charged, keys))
+        Ok(asks)
     }
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it
@@ -103,21 +80,24 @@ impl Service {
         &self,
         rule: &'a ActiveRule,
         request: &Attributes<'_>,
-        manner: Manner,
+        mode: Mode,
     ) -> Application<'a> {
         let Some(applied) = rule.applied_to(request) else {
             return Application::None;
         };
         let limit = applied.limit;
         let key = rule.key(request);
-        if manner.mode != Mode::Peek && rule.has_invalid_cost(request) {
+        let counted = mode != Mode::Peek;
+        if counted && rule.has_invalid_cost(request) {
             hints::invalid_cost(rule, &key);
         }
-        let stored = |key| applied.stored_key(bounded_owned(key));
-        let Some(attribute) = rule.lacks(request, &key) else {
-            return Application::Charge(limit, stored(key));
+        let charge = |key| {
+            let key = applied.stored_key(bounded_owned(key));
+            Application::Charge(Ask::under(rule, Some(limit), key, rule.cost(request)))
         };
-        let counted = manner.mode != Mode::Peek;
+        let Some(attribute) = rule.lacks(request, &key) else {
+            return charge(key);
+        };
         if counted {
             if rule.config.missing == OnMissing::Share {
                 hints::lacks(rule, attribute);
@@ -125,7 +105,7 @@ impl Service {
             rule.outcomes.missing.increment();
         }
         match (rule.config.missing, limit.rule.action()) {
-            (OnMissing::Share, _) => return Application::Charge(limit, stored(key)),
+            (OnMissing::Share, _) => return charge(key),
             (OnMissing::Skip, _) => return Application::None,
             (OnMissing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
             (OnMissing::Deny, Action::Observe) => {}

@@ -44,7 +44,7 @@ use descriptor_limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
 use error::AskError;
 use limit::Known;
 use names::{ClientNotice, Notice};
-use rule::{ActiveRule, RuleRecords};
+use rule::{ActiveRule, NamedRule, RuleRecords};
 use rules::{ActiveRules, InlineRules};
 use run_time::RunTimeOverrides;
 
@@ -139,7 +139,7 @@ impl Service {
     }
 
     /// Tells those who follow the events what was done to a client.
-    fn tell(&self, rule: &ActiveRule, key: &[u8], what: Notice) {
+    fn tell(&self, rule: &NamedRule, key: &[u8], what: Notice) {
         if self.notices.receiver_count() > 0 {
             let hash = self.engine.hash(key);
             let client = rule.directory.named(&rule.name, hash, key);

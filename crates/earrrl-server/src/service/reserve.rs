@@ -10,7 +10,6 @@ use super::answer::{AllCharged, Answer, Charged};
 use super::ask::{Ask, charges_of};
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::matching::matching_charges;
 use super::rules::ActiveRules;
 
 /// The answer to a reservation.
@@ -33,7 +32,7 @@ impl Reserved<'_> {
         let granted = asks.iter().map(|ask| match ask.charge() {
             Some(_) => counted.next().unwrap_or_default(),
             None if is_denied => Cost::ZERO,
-            None => ask.cost(),
+            None => ask.cost,
         });
         self.granted = granted.collect();
     }
@@ -61,7 +60,7 @@ impl Service {
         terms: HoldTerms,
         available: bool,
     ) -> Result<Reserved<'a>, AskError> {
-        let (charged, charges) = charges_of(asks)?;
+        let (charged, charges) = charges_of(asks);
         let exempts = charges.len() < asks.len();
         let mut reserved = self.hold(charged, &charges, terms, available).await?;
         if exempts {
@@ -81,9 +80,8 @@ impl Service {
         request: &Attributes<'_>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, AskError> {
-        let manner = Mode::Check.into();
-        let (charged, keys) = match self.matched(rules.iter(), request, manner) {
-            Ok(matched) => matched,
+        let asks = match self.matched(rules.iter(), request, Mode::Check) {
+            Ok(asks) => asks,
             Err(denial) => {
                 return Ok(Reserved {
                     answer: *denial,
@@ -91,7 +89,7 @@ impl Service {
                 });
             }
         };
-        let charges = matching_charges(&charged, &keys);
+        let (charged, charges) = charges_of(&asks);
         self.hold(charged, &charges, terms, true).await
     }
 

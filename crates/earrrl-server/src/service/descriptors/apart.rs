@@ -21,7 +21,6 @@ use crate::protobuf::ratelimit::RateLimit;
 use crate::protobuf::ratelimit::Unit;
 use crate::service::Service;
 use crate::service::answer::Charged;
-use crate::service::descriptor_limits::Descriptors;
 use crate::service::error::AskError;
 
 /// The decisions on single limits of a request, in the order of its limits; `None` for those that are decided
@@ -41,7 +40,6 @@ impl Service {
     /// other limits from being judged: the first is returned.
     pub(super) async fn decide_apart<'a>(
         &self,
-        descriptors: &'a Descriptors,
         limits: &[AskedLimit<'a>],
         refunds: bool,
         mode: Mode,
@@ -53,7 +51,7 @@ impl Service {
             if asked.is_refund != refunds || !(is_own || asked.is_refund) {
                 continue;
             }
-            match self.decide_one(descriptors, asked, mode).await {
+            match self.decide_one(asked, mode).await {
                 Ok(decided) => *apart = decided,
                 Err(error) => failed = failed.or(Some(error.into())),
             }
@@ -63,13 +61,10 @@ impl Service {
 
     async fn decide_one<'a>(
         &self,
-        descriptors: &'a Descriptors,
         asked: &AskedLimit<'a>,
         mode: Mode,
     ) -> Result<Option<DecidedApart<'a>>, EngineError> {
-        let (Some(mut charge), Some(mut charged)) =
-            (asked.charge(asked.hits), asked.charged(descriptors))
-        else {
+        let Some((mut charged, mut charge)) = asked.ask.charge() else {
             return Ok(None);
         };
         let changes = mode != Mode::Peek && asked.hits > 0;
@@ -106,7 +101,7 @@ impl Service {
     pub(super) async fn take_back_apart(&self, limits: &[AskedLimit<'_>], apart: &Apart<'_>) {
         for (asked, decided) in limits.iter().zip(apart) {
             let stored_at = decided.and_then(|decided| decided.charged.stored_at);
-            if let (Some(at), Some(charge)) = (stored_at, asked.charge(asked.hits)) {
+            if let (Some(at), Some((_, charge))) = (stored_at, asked.ask.charge()) {
                 // An error of the engine is ignored, since the request is denied in any case.
                 let _ = self.engine.refund(&charge, Some(at)).await;
             }

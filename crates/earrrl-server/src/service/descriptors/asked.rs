@@ -8,18 +8,19 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Mode, Outcome};
+use earrrl::{Charge, Cost, Mode};
 use earrrl_tower::headers::is_shown;
 use smallvec::SmallVec;
 
 use crate::config::envoy::file::{Amount, LimitConfig};
-use crate::config::envoy::tree::TreeLimit;
+use crate::config::envoy::tree::{PathPart, TreeLimit};
 use crate::protobuf::ratelimit::Unit;
 use crate::protobuf::ratelimit::{
     RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use crate::service::Service;
-use crate::service::answer::{AllCharged, Charged};
+use crate::service::answer::AllCharged;
+use crate::service::ask::Ask;
 use crate::service::attributes::Attributes;
 use crate::service::descriptor_limits::{DescriptorLimit, Descriptors, key_of, reported};
 use crate::service::error::AskError;
@@ -46,9 +47,10 @@ pub(super) struct AskedLimit<'a> {
     /// The index of the descriptor in the request.
     pub(super) descriptor: usize,
     pub(super) source: Source<'a>,
-    /// The limit by which the engine counts; `None` if nothing is counted.
-    pub(super) limit: Option<&'a PreparedLimit>,
-    key: Key,
+    /// The client's key, the hits as the cost, and the limit by which the engine counts. More hits than the limit's
+    /// `max_cost` are no error: the number may come from a header that the client chooses, and Envoy lets a request
+    /// pass on an error.
+    pub(super) ask: Ask<'a>,
     /// The number of hits; zero only queries the limit.
     pub(super) hits: u64,
     /// True if the hits are refunded, not charged.
@@ -67,46 +69,11 @@ pub(super) enum Source<'a> {
     Rule(&'a ActiveRule),
 }
 
-/// The place where a limit comes from, the limit as the engine counts it, and the client's key under it.
-struct Met<'a> {
-    source: Source<'a>,
-    limit: Option<&'a PreparedLimit>,
-    key: Key,
-}
-
 impl<'a> AskedLimit<'a> {
-    /// Returns the charge of these hits; `None` if the engine does not count under the limit.
-    /// More hits than the limit's `max_cost` are no error: the number may come from a header that the
-    /// client chooses, and Envoy lets a request pass on an error.
-    pub(super) fn charge(&self, hits: u64) -> Option<Charge<'_>> {
-        let limit = self.limit?;
-        Some(Charge {
-            rule: limit.id,
-            key: &self.key,
-            cost: Cost::from_units(hits).min(limit.rule.max_cost()),
-        })
-    }
-
     /// Returns true if the engine's decision on the whole request includes this limit. A limit that the request
     /// brings is compared with the engine's count instead, and a refund is no request.
     fn is_decided_together(&self) -> bool {
         !self.is_refund && !matches!(self.source, Source::Request(_))
-    }
-
-    /// Returns the charge before the engine has judged it.
-    pub(super) fn charged(&self, descriptors: &'a Descriptors) -> Option<Charged<'a>> {
-        let rule = match self.source {
-            Source::Rule(rule) => rule,
-            Source::Tree(..) | Source::Request(_) => &descriptors.rule,
-        };
-        Some(Charged::new(rule, self.limit?))
-    }
-
-    /// Counts the outcome of a limit in Envoy's format that is not part of the engine's decision.
-    pub(super) fn count(&self, descriptors: &Descriptors, outcome: Outcome) {
-        if !matches!(self.source, Source::Rule(_)) {
-            descriptors.rule.count(outcome, &self.key);
-        }
     }
 
     /// Returns the configuration of a limit in Envoy's format.
@@ -129,7 +96,7 @@ impl<'a> AskedLimit<'a> {
 
     /// Returns the unit of a limit that allows nothing, at the end of which its clients may ask again.
     pub(super) fn zero(&self) -> Option<Unit> {
-        match (self.limit, self.config().map(|config| config.amount)) {
+        match (self.ask.limit, self.config().map(|config| config.amount)) {
             (None, Some(Amount::PerUnit(_, unit))) => Some(unit),
             (None, None) => Some(Unit::Second),
             _ => None,
@@ -138,7 +105,7 @@ impl<'a> AskedLimit<'a> {
 
     /// Returns true unless the limit allows everything.
     pub(super) fn is_limited(&self) -> bool {
-        self.limit.is_some() || self.zero().is_some()
+        self.ask.limit.is_some() || self.zero().is_some()
     }
 
     /// Returns true if the limit allows nothing, and denies this request whatever else it meets.
@@ -150,7 +117,7 @@ impl<'a> AskedLimit<'a> {
     /// Returns true if clients may learn of the limit: it can deny their requests. A dry run must not
     /// change responses, and a client must not learn that it is shadow-banned.
     pub(super) fn is_shown(&self) -> bool {
-        let denies = match (&self.source, self.limit) {
+        let denies = match (&self.source, self.ask.limit) {
             (Source::Request(_), _) | (_, None) => true,
             (_, Some(limit)) => self.quota_mode() || is_shown(limit.rule.action()),
         };
@@ -163,7 +130,7 @@ impl<'a> AskedLimit<'a> {
             Source::Tree(limit, _) => Cow::Borrowed(&limit.reported),
             Source::Request(limit) => Cow::Borrowed(limit),
             Source::Rule(rule) => {
-                let limit = self.limit.unwrap_or(&rule.own);
+                let limit = self.ask.limit.unwrap_or(&rule.own);
                 Cow::Owned(reported(&limit.rule, &rule.name))
             }
         }
@@ -197,13 +164,17 @@ impl Service {
         let mut asked = Asked::default();
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             let hits = descriptor.hits_addend;
-            let found = |Met { source, limit, key }| AskedLimit {
-                descriptor: place,
-                source,
-                limit,
-                key,
-                hits: hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1))),
-                is_refund: descriptor.is_negative_hits,
+            let hits = hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1)));
+            let found = |(source, mut ask): (Source<'a>, Ask<'a>)| {
+                let most = ask.limit.map(|limit| limit.rule.max_cost());
+                ask.cost = Cost::from_units(hits).min(most.unwrap_or_default());
+                AskedLimit {
+                    descriptor: place,
+                    source,
+                    ask,
+                    hits,
+                    is_refund: descriptor.is_negative_hits,
+                }
             };
             match self.limit_of(descriptors, &request.domain, descriptor) {
                 Ok(limit) => asked.limits.extend(limit.map(found)),
@@ -218,13 +189,12 @@ impl Service {
                 if !rule.matches(&attributes) {
                     continue;
                 }
-                let (limit, key) = match self.application(rule, &attributes, mode.into()) {
-                    Application::Charge(limit, key) => (Some(limit), key),
-                    Application::Denial(_) => (None, Key::new()),
+                let ask = match self.application(rule, &attributes, mode) {
+                    Application::Charge(ask) => ask,
+                    Application::Denial(_) => Ask::under(rule, None, Key::new(), Cost::ZERO),
                     Application::None => continue,
                 };
-                let source = Source::Rule(rule);
-                asked.limits.push(found(Met { source, limit, key }));
+                asked.limits.push(found((Source::Rule(rule), ask)));
             }
         }
         drop_replaced(&mut asked.limits);
@@ -238,34 +208,29 @@ impl Service {
         descriptors: &'a Descriptors,
         domain: &str,
         descriptor: &RateLimitDescriptor,
-    ) -> Result<Option<Met<'a>>, AskError> {
+    ) -> Result<Option<(Source<'a>, Ask<'a>)>, AskError> {
         let entries = &descriptor.entries;
         let pairs = entries
             .iter()
             .map(|entry| (entry.key.as_str(), entry.text()));
         let walk = descriptors.tree.walk(domain, pairs);
         let configured = walk.limit.and_then(|index| descriptors.limit(index));
+        let ask = |limit: Option<&'a PreparedLimit>, path: &[PathPart]| {
+            let key = bounded_owned(key_of(domain, entries, path));
+            Ask::under(&descriptors.rule, limit, key, Cost::ONE)
+        };
         if let Some(own) = descriptor.limit.as_ref().filter(|_| walk.domain) {
             match self.requested(descriptors, own, configured) {
                 Ok((limit, counter)) => {
-                    let key = bounded_owned(key_of(domain, entries, &[]));
-                    return Ok(Some(Met {
-                        source: Source::Request(limit),
-                        limit: Some(counter),
-                        key,
-                    }));
+                    return Ok(Some((Source::Request(limit), ask(Some(counter), &[]))));
                 }
                 Err(error) if configured.is_none() => return Err(error),
                 Err(error) => descriptors.records.counts.refused_limit(&error),
             }
         }
         Ok(configured.map(|(limit, of_tree)| {
-            let key = bounded_owned(key_of(domain, entries, &of_tree.path));
-            Met {
-                source: Source::Tree(limit, of_tree),
-                limit: limit.counted.as_deref(),
-                key,
-            }
+            let ask = ask(limit.counted.as_deref(), &of_tree.path);
+            (Source::Tree(limit, of_tree), ask)
         }))
     }
 
@@ -349,30 +314,28 @@ pub(super) struct Charges<'s, 'a> {
 }
 
 impl<'s, 'a> Charges<'s, 'a> {
-    pub(super) fn of(descriptors: &'a Descriptors, limits: &'s [AskedLimit<'a>]) -> Self {
+    pub(super) fn of(limits: &'s [AskedLimit<'a>]) -> Self {
         let mut all = Self {
             charged: SmallVec::new(),
             charges: SmallVec::new(),
             places: SmallVec::new(),
         };
         for asked in limits {
-            let place = all.add(descriptors, asked);
+            let place = all.add(asked);
             all.places.push(place);
         }
         all
     }
 
-    fn add(&mut self, descriptors: &'a Descriptors, asked: &'s AskedLimit<'a>) -> Option<usize> {
-        let charge = asked
-            .charge(asked.hits)
-            .filter(|_| asked.is_decided_together())?;
+    fn add(&mut self, asked: &'s AskedLimit<'a>) -> Option<usize> {
+        let (charged, charge) = asked.ask.charge().filter(|_| asked.is_decided_together())?;
         let is_same = |known: &Charge<'_>| known.rule == charge.rule && known.key == charge.key;
         if let Some(place) = self.charges.iter().position(is_same) {
             let cost = &mut self.charges[place].cost;
-            *cost = (*cost + charge.cost).min(asked.limit?.rule.max_cost());
+            *cost = (*cost + charge.cost).min(charged.limit.rule.max_cost());
             return Some(place);
         }
-        self.charged.push(asked.charged(descriptors)?);
+        self.charged.push(charged);
         self.charges.push(charge);
         Some(self.charges.len() - 1)
     }

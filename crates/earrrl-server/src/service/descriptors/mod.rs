@@ -94,13 +94,13 @@ impl Service {
     ) -> Result<RateLimitResponse, AskError> {
         let Asked { limits, mut failed } = self.asked(descriptors, rules, request, mode)?;
         let mut apart: Apart<'_> = limits.iter().map(|_| None).collect();
-        let refunded = self.decide_apart(descriptors, &limits, true, mode, &mut apart);
+        let refunded = self.decide_apart(&limits, true, mode, &mut apart);
         failed = failed.or(refunded.await);
         let Charges {
             charged,
             charges,
             places,
-        } = Charges::of(descriptors, &limits);
+        } = Charges::of(&limits);
         // A denied check is counted, though nothing is stored for it.
         let counted = match mode {
             Mode::Check if descriptors.stores_denied(&limits, request) => Mode::Charge,
@@ -119,7 +119,7 @@ impl Service {
         } else {
             mode
         };
-        let own = self.decide_apart(descriptors, &limits, false, own_mode, &mut apart);
+        let own = self.decide_apart(&limits, false, own_mode, &mut apart);
         failed = failed.or(own.await);
         self.add_available(&mut answer, &charges).await;
         let verdicts = Verdicts::new(&limits, &places, &apart, &mut answer, self.now());
@@ -132,7 +132,7 @@ impl Service {
             return Err(error);
         }
         self.count(&answer, &charges, counted);
-        self.count_beside(descriptors, &limits, &apart, &verdicts, counted);
+        self.count_beside(&limits, &apart, &verdicts, counted);
         descriptors.count(request, &limits, &verdicts);
         Ok(response::response(descriptors, request, &limits, &verdicts))
     }
@@ -162,7 +162,7 @@ impl Service {
             return Err(error);
         }
         let is_forbidden = limits.iter().any(AskedLimit::is_forbidden);
-        let mut charges = Charges::of(descriptors, &limits);
+        let mut charges = Charges::of(&limits);
         if is_forbidden {
             charges.charges.clear();
         }
@@ -172,7 +172,7 @@ impl Service {
         let allowed = !is_forbidden && !answer.is_over();
         let apart: Apart<'_> = limits.iter().map(|_| None).collect();
         let verdicts = Verdicts::new(&limits, &charges.places, &apart, &mut answer, self.now());
-        self.count_beside(descriptors, &limits, &apart, &verdicts, Mode::Check);
+        self.count_beside(&limits, &apart, &verdicts, Mode::Check);
         descriptors.count(request, &limits, &verdicts);
         Ok((allowed, id))
     }
@@ -180,7 +180,6 @@ impl Service {
     /// Counts the outcomes of limits that are not part of the engine's decision.
     fn count_beside(
         &self,
-        descriptors: &Descriptors,
         limits: &[AskedLimit<'_>],
         apart: &Apart<'_>,
         verdicts: &Verdicts,
@@ -194,11 +193,13 @@ impl Service {
             if asked.is_refund || !(all || verdict.is_over()) {
                 continue;
             }
-            if apart.is_some() || asked.limit.is_none() {
-                asked.count(descriptors, verdict.outcome);
+            // The engine's decision, and refusals by the server's own rules, are counted already.
+            let is_beside = apart.is_some() || asked.ask.limit.is_none();
+            if is_beside && !matches!(asked.source, Source::Rule(_)) {
+                asked.ask.rule.count(verdict.outcome, &asked.ask.key);
             }
-            let charge = asked.charge(asked.hits).filter(|_| verdict.is_over());
-            if let (Some(apart), Some(charge)) = (apart, charge) {
+            let charge = asked.ask.charge().filter(|_| verdict.is_over());
+            if let (Some(apart), Some((_, charge))) = (apart, charge) {
                 self.note(&apart.charged, &charge, Some(&apart.decision));
             }
         }

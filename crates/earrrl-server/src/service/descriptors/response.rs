@@ -157,7 +157,7 @@ fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
         }
         let limit = asked.reported();
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
-        let quota = match (&asked.source, asked.limit) {
+        let quota = match (&asked.source, asked.ask.limit) {
             (Source::Tree(..) | Source::Rule(_), Some(limit)) => limit.quota,
             _ => Quota {
                 units: limit.requests_per_unit.into(),
@@ -244,7 +244,7 @@ fn problem(limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Vec<u8> {
         .filter(|(_, verdict)| verdict.denies())
         .map(|(asked, _)| asked)
         .collect();
-    let limit = denying.iter().find_map(|asked| asked.limit);
+    let limit = denying.iter().find_map(|asked| asked.ask.limit);
     let kind = limit.map_or(ProblemKind::QuotaExceeded, |limit| {
         ProblemKind::of(limit.rule.limit())
     });
