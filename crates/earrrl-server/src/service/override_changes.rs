@@ -11,7 +11,6 @@ use super::error::AskError;
 use super::names::Notice;
 use super::override_store::{change_in_redis, read_from_redis};
 use super::override_table::{OverrideChange, OverrideKey, RunTimeOverride, TableEntry};
-use super::run_time::Kept;
 use crate::config::access::Access;
 use crate::engine::redis::Redis;
 
@@ -119,11 +118,6 @@ impl Service {
     }
 }
 
-/// Returns true if the changes are the ends of overrides, which come whether or not the store can be told.
-fn has_ended(changes: &[OverrideChange]) -> bool {
-    matches!(changes.first(), Some(OverrideChange::Expire(_)))
-}
-
 fn shown(entry: &TableEntry) -> (RunTimeOverride, bool) {
     (entry.set.clone(), entry.active.is_some())
 }
@@ -135,7 +129,7 @@ impl Service {
         self.now().get() / 1_000_000_000
     }
 
-    /// Applies changes here and in the store. A client that leaves meanwhile does not stop them halfway.
+    /// Applies changes in the store, and then here. A client that leaves meanwhile does not stop them halfway.
     async fn change_overrides(
         self: &Arc<Self>,
         changes: Vec<OverrideChange>,
@@ -145,18 +139,21 @@ impl Service {
             let _turn = service.run_time.changing.lock().await;
             let changes = Arc::new(changes);
             let here = Arc::clone(&changes);
-            let before = service
-                .off_thread(move |service| service.change_here(&here, true))
-                .await?;
-            let Some(redis) = service.engine.redis() else {
-                return Ok(());
+            let keep = move |service: &Self| service.keep_here(&here);
+            let stored = match (service.off_thread(keep).await, service.engine.redis()) {
+                (Ok(()), Some(redis)) => change_in_redis(redis, &changes)
+                    .await
+                    .map_err(AskError::from),
+                (stored, _) => stored,
             };
-            let stored = change_in_redis(redis, &changes).await;
-            if stored.is_err() && !has_ended(&changes) {
-                let back = move |service: &Self| service.put_back(before);
-                service.off_thread(back).await?;
+            // Overrides end whether or not the store can be told.
+            let has_ended = matches!(changes.first(), Some(OverrideChange::Expire(_)));
+            if stored.is_ok() || has_ended {
+                service
+                    .off_thread(move |service| service.apply(&changes))
+                    .await?;
             }
-            stored.map_err(AskError::from)
+            stored
         });
         changed
             .await
@@ -173,76 +170,57 @@ impl Service {
         done.unwrap_or_else(|error| Err(AskError::invalid(error.to_string())))
     }
 
-    /// Applies changes here and in the state directory, and returns what was there before.
-    fn change_here(
-        &self,
-        changes: &[OverrideChange],
-        is_own: bool,
-    ) -> Result<Vec<(OverrideKey, Option<TableEntry>)>, AskError> {
-        let mut kept = self.run_time.lock();
-        let rules = self.rules.load_full();
-        let mut before = Vec::with_capacity(changes.len());
+    /// Checks that changes can be made, and writes them into the state directory if there is one.
+    fn keep_here(&self, changes: &[OverrideChange]) -> Result<(), AskError> {
         for change in changes {
-            let id = change.id();
+            if let OverrideChange::Set(set) = change {
+                let kept = self.run_time.lock();
+                kept.table.check_place(&set.id())?;
+                let rules = self.rules.load();
+                let rule = rules.named(set.rule.as_bytes())?;
+                let new = set.read(rule)?;
+                kept.plan(&rules, rule, Some(&new), &self.engine)?;
+            }
+        }
+        let stored = match &self.run_time.file {
+            Some(file) => lock(file).change(changes),
+            None => Ok(()),
+        };
+        stored.map_err(|why| EngineError::Unavailable(why).into())
+    }
+
+    /// Puts changes into force.
+    fn apply(&self, changes: &[OverrideChange]) -> Result<(), AskError> {
+        let mut kept = self.run_time.lock();
+        let mut rules = self.rules.load_full();
+        let mut changed = BTreeSet::new();
+        for change in changes {
             let entry = match change {
                 OverrideChange::Expire(set) if kept.table.has_other(set) => continue,
                 OverrideChange::Set(set) => {
-                    let read = rules
-                        .named(set.rule.as_bytes())
-                        .and_then(|rule| set.read(rule));
-                    if is_own {
-                        kept.table.check_place(&id)?;
-                        read.clone()?;
-                    }
-                    let (set, active) = (set.clone(), read.ok());
+                    let rule = rules.named(set.rule.as_bytes());
+                    let active = rule.and_then(|rule| set.read(rule)).ok();
+                    let set = set.clone();
                     Some(TableEntry { set, active })
                 }
                 OverrideChange::Remove(_) | OverrideChange::Expire(_) => None,
             };
-            before.push((id.clone(), kept.table.replace(id, entry)));
+            let id = change.id();
+            changed.insert(id.0.clone());
+            kept.table.replace(id, entry);
         }
-        let changed = self.apply_changes(&mut kept, &before);
-        drop(kept);
-        let file = self.run_time.file.as_ref().filter(|_| is_own);
-        let stored = changed.and_then(|()| {
-            let stored = file.map_or(Ok(()), |file| lock(file).change(changes));
-            stored.map_err(|why| EngineError::Unavailable(why).into())
-        });
-        if stored.is_err() && !has_ended(changes) {
-            self.put_back(before)?;
-            return stored.map(|()| Vec::new());
-        }
-        self.announce_changes(changes);
-        stored.map(|()| before)
-    }
-
-    /// Puts back what was there before changes that could not be kept.
-    fn put_back(&self, before: Vec<(OverrideKey, Option<TableEntry>)>) -> Result<(), AskError> {
-        let mut kept = self.run_time.lock();
-        let now: Vec<_> = before
-            .into_iter()
-            .rev()
-            .map(|(id, entry)| (id.clone(), kept.table.replace(id, entry)))
-            .collect();
-        self.apply_changes(&mut kept, &now)
-    }
-
-    /// Puts the overrides of the rules of these clients into force.
-    fn apply_changes(
-        &self,
-        kept: &mut Kept,
-        clients: &[(OverrideKey, Option<TableEntry>)],
-    ) -> Result<(), AskError> {
-        let mut rules = self.rules.load_full();
-        let names: BTreeSet<&str> = clients.iter().map(|((rule, _), _)| rule.as_str()).collect();
-        for name in names {
-            if let Some(changed) = kept.with_rule(&rules, name, &self.engine)? {
-                rules = Arc::new(changed);
+        let mut applied = Ok(());
+        for name in changed {
+            match kept.with_rule(&rules, &name, &self.engine) {
+                Ok(changed) => rules = changed.map_or(rules, Arc::new),
+                Err(error) => applied = Err(error),
             }
         }
         rules.set_verdicts_on_error(&self.engine);
         self.rules.store(rules);
-        Ok(())
+        drop(kept);
+        self.announce_changes(changes);
+        applied
     }
 
     /// Makes the overrides here those that the store has.
@@ -250,7 +228,7 @@ impl Service {
         let now = self.whole_seconds();
         sets.retain(|set| !set.has_ended(now));
         let changes = self.run_time.lock().table.changes_to(sets);
-        self.change_here(&changes, false).map(drop)
+        self.apply(&changes)
     }
 
     /// Counts changes, and tells them to those who follow the events.

@@ -117,15 +117,11 @@ impl Table {
         self.get(&set.id()).is_none_or(|entry| entry.set != *set)
     }
 
-    /// Puts an entry in place of the one of this client, or removes that if there is none. Returns the one before.
-    pub(super) fn replace(
-        &mut self,
-        id: OverrideKey,
-        entry: Option<TableEntry>,
-    ) -> Option<TableEntry> {
+    /// Puts an entry in place of the one of this client, or removes that if there is none.
+    pub(super) fn replace(&mut self, id: OverrideKey, entry: Option<TableEntry>) {
         match entry {
-            Some(entry) => self.0.insert(id, entry),
-            None => self.0.remove(&id),
+            Some(entry) => drop(self.0.insert(id, entry)),
+            None => drop(self.0.remove(&id)),
         }
     }
 

@@ -16,8 +16,10 @@ use super::error::AskError;
 use super::override_store::OverridesFile;
 use super::override_table::{Table, TableEntry};
 use super::overrides::OverridesPlan;
+use super::rule::ActiveRule;
 use super::rules::ActiveRules;
 use crate::config::EngineConfig;
+use crate::config::rule::Override;
 use crate::engine::Engine;
 use crate::metrics::{Counter, Family};
 
@@ -118,33 +120,46 @@ impl Kept {
         name: &str,
         engine: &Engine,
     ) -> Result<Option<ActiveRules>, AskError> {
-        let Some(place) = rules.position(name.as_bytes()) else {
+        let name = name.as_bytes();
+        let (Some(place), Some(rule)) = (rules.position(name), rules.get(name)) else {
             return Ok(None);
         };
-        let rule = rules.at(place, name.as_bytes());
-        let Some(rule) = rule else {
-            return Ok(None);
-        };
+        let plan = self.plan(rules, rule, None, engine)?;
+        let ids = engine.prepare_all(&plan.limits.iter().collect::<Vec<_>>())?;
+        let changed = rule.with_overrides(&plan, ids);
+        let names: Vec<_> = plan.limits.into_iter().map(|limit| limit.name).collect();
+        self.prepared.extend(names);
+        Ok(Some(rules.with(place, changed)))
+    }
+
+    /// Plans the present overrides of a rule, and a new one.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if they have more different limits than there may be.
+    pub(super) fn plan<'a>(
+        &'a self,
+        rules: &'a ActiveRules,
+        rule: &'a ActiveRule,
+        new: Option<&'a Override>,
+        engine: &Engine,
+    ) -> Result<OverridesPlan<'a>, AskError> {
         let names: HashSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
-        let entries = self.table.of_rule(name).collect();
-        let plan = OverridesPlan::at_run_time(&rule.config, entries, engine, &names);
+        let entries = new.into_iter().chain(self.table.of_rule(&rule.name));
+        let plan = OverridesPlan::at_run_time(&rule.config, entries.collect(), engine, &names);
         let limits = plan.limits.iter().map(|limit| &limit.name);
-        let new = limits.filter(|name| !self.prepared.contains(*name));
-        let new: Vec<Arc<str>> = new.cloned().collect();
+        let new = limits.filter(|name| !self.prepared.contains(*name)).count();
         let most = if engine.has_files() {
             MAX_FILES
         } else {
             MAX_LIMITS
         };
-        if self.prepared.len() + new.len() > most {
+        if self.prepared.len() + new > most {
             let why = format!(
                 "limit: overrides have had {most} different limits since the server started, and no more may be; \
                  restart it"
             );
             return Err(AskError::Invalid(why));
         }
-        let ids = engine.prepare_all(&plan.limits.iter().collect::<Vec<_>>())?;
-        self.prepared.extend(new);
-        Ok(Some(rules.with(place, rule.with_overrides(&plan, ids))))
+        Ok(plan)
     }
 }
