@@ -1,20 +1,27 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { afterHost, append, checkMiddleware, chosen, judge } = require("./node.cjs");
+const { afterHost, append, checkMiddleware, chosen, judge, settle } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
   checkMiddleware(limits, { respond });
-  return async (request, response, next) => {
+  return (request, response, next) => {
     let judged;
+    const proceed = ({ refusal, entered }) => {
+      try {
+        if (refusal) return refuse(refusal, request, response, respond);
+      } catch (error) {
+        return next(error);
+      }
+      request.earrrl = entered;
+      next();
+    };
     try {
-      judged = await judge(limits, request, targetOf(request), request, response, routeOf(request));
-      if (judged.refusal) return refuse(judged.refusal, request, response, respond);
+      judged = judge(limits, request, targetOf(request), request, response, routeOf(request));
     } catch (error) {
       return next(error);
     }
-    request.earrrl = judged.entered;
-    next();
+    return settle(judged, proceed, next);
   };
 }
 

@@ -1,7 +1,7 @@
 // Rate limits for Fastify.
 "use strict";
 const { createHash } = require("node:crypto");
-const { afterHost, checkMiddleware, judge } = require("./node.cjs");
+const { afterHost, checkMiddleware, judge, settle } = require("./node.cjs");
 const { routeOf } = require("./stores.cjs");
 
 function rateLimit(limits, { respond } = {}) {
@@ -10,14 +10,15 @@ function rateLimit(limits, { respond } = {}) {
     fastify.decorateRequest("earrrl", null);
     const routes = new WeakMap();
     // The rules of the application come first, then those of the route's `config.rateLimit`.
-    fastify.addHook("onRequest", async (request, reply) => {
-      if (await apply(limits, request, reply, respond)) return reply;
-      const config = request.routeOptions?.config?.rateLimit;
-      if (config === undefined) return;
+    const applyRoute = (request, reply, next) => {
       // Fastify has one object for the configuration of each route.
-      const route = request.routeOptions.config;
-      if (!routes.has(route)) routes.set(route, routeLimits(limits, request.routeOptions, config));
-      if (await apply(routes.get(route), request, reply, config.respond ?? respond)) return reply;
+      const config = request.routeOptions?.config;
+      if (config?.rateLimit === undefined) return next();
+      if (!routes.has(config)) routes.set(config, routeLimits(limits, request.routeOptions, config.rateLimit));
+      apply(routes.get(config), request, reply, config.rateLimit.respond ?? respond, next);
+    };
+    fastify.addHook("onRequest", (request, reply, next) => {
+      apply(limits, request, reply, respond, (error) => (error ? next(error) : applyRoute(request, reply, next)));
     });
     done();
   };
@@ -35,18 +36,33 @@ function routeLimits(limits, { method, url }, config) {
   return limits.route(limit, { name: `${readable}-${hash}`, ...rule });
 }
 
-// Judges a request, and answers it if it is denied. Returns true then.
-async function apply(limits, request, reply, respond) {
-  const { refusal, entered } = await judge(limits, request.raw, afterHost(request.originalUrl), request, reply.raw, request.routeOptions?.url ?? "");
-  request.earrrl = entered ?? null;
-  if (!refusal) return false;
+// Judges a request. Answers it if it is denied, or else calls the next function, which gets the error if there is one.
+function apply(limits, request, reply, respond, next) {
+  const proceed = ({ refusal, entered }) => {
+    request.earrrl = entered ?? null;
+    if (!refusal) return next();
+    try {
+      refuse(refusal, request, reply, respond);
+    } catch (error) {
+      next(error);
+    }
+  };
+  let judged;
+  try {
+    judged = judge(limits, request.raw, afterHost(request.originalUrl), request, reply.raw, request.routeOptions?.url ?? "");
+  } catch (error) {
+    return next(error);
+  }
+  settle(judged, proceed, next);
+}
+
+function refuse(refusal, request, reply, respond) {
   reply.code(refusal.status);
   for (const [name, value] of refusal.headers) reply.header(name, value);
   const own = respond?.(request, refusal);
   if (own) reply.type(own.type);
   // Fastify adds a charset to the type of a text.
   reply.send(Buffer.from(own ? own.body : refusal.body));
-  return true;
 }
 
 // The default export too.

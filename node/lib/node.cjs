@@ -2,12 +2,24 @@
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
 
-// Judges a request. Returns the refusal, or passes the request on: its response gets the headers.
-async function judge(limits, raw, target, request, response, route) {
+// Judges a request. Returns the refusal, or passes the request on: its response gets the headers. Returns a promise only if
+// the request waits for something, since promises take longer than decisions.
+function judge(limits, raw, target, request, response, route) {
   const input = [raw.method, target, raw.headers, raw.socket.remoteAddress, request, route];
-  const judged = limits.isAwaited ? await limits.judgeLater(...input) : limits.judge(...input);
+  if (limits.isAwaited) return limits.judgeLater(...input).then((judged) => treat(judged, response));
+  return treat(limits.judge(...input), response);
+}
+
+function treat(judged, response) {
   if (judged.status !== undefined) return { refusal: judged };
-  if (judged.delay > 0) await wait(judged.delay);
+  if (judged.delay > 0) return wait(judged.delay).then(() => pass(judged, response));
+  return pass(judged, response);
+}
+
+// Calls one function with a value or what a promise resolves to, and the other with the error of a promise.
+const settle = (value, then, failed) => (value instanceof Promise ? value.then(then, failed) : then(value));
+
+function pass(judged, response) {
   const entered = judged.enter();
   leaveWith(judged, response);
   return { entered };
@@ -22,12 +34,13 @@ function leaveWith(passing, response) {
     const place = rest.findIndex((value) => value !== null && typeof value === "object");
     const given = rest[place];
     const isList = Array.isArray(given);
-    const added = passing.leave(status, { ...response.getHeaders(), ...byName(isList ? given : Object.entries(given ?? {})) });
+    const added = passing.leave(status, passing.readsResponse ? { ...response.getHeaders(), ...byName(isList ? given : Object.entries(given ?? {})) } : {});
     // If a header is set beside a list, Node 20 sets those of the list one by one, and keeps the last of each name.
     if (isList && response.getHeaderNames().length === 0) rest[place] = given.concat(Array.isArray(given[0]) ? added : added.flat());
     else for (const [name, value] of added) append(response, name, value);
     return writeHead.call(response, status, ...rest);
   };
+  if (!passing.readsResponse) return;
   // A client that leaves before the response does not avoid the costs that depend on it.
   response.once("close", () => {
     if (left) return;
@@ -70,4 +83,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { afterHost, append, checkMiddleware, chosen, judge };
+module.exports = { afterHost, append, checkMiddleware, chosen, judge, settle };

@@ -77,7 +77,8 @@ class RateLimits {
 
   #judge(answers, method, target, headers, peer, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
-    const read = this.headers.flatMap((name) => (headers[name] === undefined ? [] : [name, String(headers[name])]));
+    const read = [];
+    for (const name of this.headers) if (headers[name] !== undefined) read.push(name, String(headers[name]));
     const judged = this.#native.judge(method, target, read, peer, answers, this.#readsRoute ? route : undefined);
     return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
   }
@@ -111,6 +112,8 @@ class Passing {
     this.#judged = judged;
     this.#rules = rules;
     this.delay = judged.delay;
+    // True if a cost depends on the response.
+    this.readsResponse = rules.some(({ costAfter }) => costAfter);
   }
 
   // Returns the decision, if there is one, and the handle of a rule that is settled.
@@ -228,7 +231,9 @@ const nameOf = ({ name }) => (typeof name === "string" && name) || "the function
 
 // Returns a list of names and values as a list of pairs.
 function pairs(flat) {
-  return flat.flatMap((name, place) => (place % 2 ? [] : [[name, flat[place + 1]]]));
+  const found = [];
+  for (let place = 0; place < flat.length; place += 2) found.push([flat[place], flat[place + 1]]);
+  return found;
 }
 
 module.exports = { RateLimits, kindOf };

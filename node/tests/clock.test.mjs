@@ -228,3 +228,25 @@ test("a response after the end of its window takes nothing back from a window wi
   assert.equal(await store.get("alice"), undefined);
   assert.deepEqual([await hits(), await hits()], [1, 2]);
 });
+
+test("express-rate-limit takes nothing back for a response after the end of its window", async (context) => {
+  let time = START;
+  replaceDate(context, () => time);
+  const store = new EarrrlStore({ clock: "Date.now" });
+  const app = express();
+  let handled;
+  const waiting = new Promise((resolve) => (handled = resolve));
+  app.use(expressRateLimit({ windowMs: MINUTE, limit: 5, skipFailedRequests: true, keyGenerator: () => "alice", store }));
+  app.get("/fails", (request, response) => handled(response));
+  app.get("/", (request, response) => response.send("hello"));
+  await served(app, async (get) => {
+    const late = get("/fails");
+    const response = await waiting;
+    time += MINUTE;
+    await get();
+    assert.equal((await store.get("alice")).totalHits, 1);
+    response.sendStatus(500);
+    assert.equal((await late).status, 500);
+    assert.equal((await store.get("alice")).totalHits, 1);
+  });
+});
