@@ -4,9 +4,10 @@ A visit is one request at its view. It judges the request, refuses it as its fra
 the response.
 """
 
+import functools
 import sys
 
-from ._judge import raw, texts
+from ._judge import added, texts
 
 # The parameters in which FastAPI passes the request and the headers of the response.
 CONNECTION, RESPONSE = "_earrrl_connection", "_earrrl_response"
@@ -20,20 +21,28 @@ def visit_of(view, args, kwargs):
     if not hasattr(view, LIMITED):
         # A view that has another limit needs them, too.
         kwargs.pop(CONNECTION, None), kwargs.pop(RESPONSE, None)
+    if connection is not None:
+        return _of_starlette().Visit(connection, response)
     django, starlette, flask = map(sys.modules.get, ("django.http", "starlette.requests", "flask"))
-    for value in (connection, *args[:2], *kwargs.values()):
+    for value in (*args[:2], *kwargs.values()):
         # The requests of Django's REST framework have Django's inside.
         value = getattr(value, "_request", value)
         if django and isinstance(value, django.HttpRequest):
             return DjangoVisit(value)
         if starlette and isinstance(value, starlette.HTTPConnection):
-            from ._starlette import Visit
-
-            return Visit(value, response)
+            return _of_starlette().Visit(value, response)
     if flask and flask.has_request_context():
         return FlaskVisit(flask)
     name = getattr(view, "__qualname__", view)
     raise TypeError(f"limit: {name} was called without a request; expected a view of Flask, Django, Starlette with its request, or FastAPI, imported before the decorator")
+
+
+@functools.lru_cache
+def _of_starlette():
+    """Returns the module for Starlette, which is imported only where Starlette is in use."""
+    from . import _starlette
+
+    return _starlette
 
 
 class _EnvironVisit:
@@ -70,7 +79,7 @@ class FlaskVisit(_EnvironVisit):
     def enter(self, passing):
         super().enter(passing)
         # Flask asks for the headers of every response, also of that of an error handler.
-        self._after(lambda response: texts(passing.leave(response.status_code, raw(response.headers.items()))))
+        self._after(lambda response: added(passing, response.status_code, response.headers.items()))
 
     def answered(self, passing, result):
         return result
@@ -99,7 +108,7 @@ class DjangoVisit(_EnvironVisit):
         return HttpResponse(body, status=refusal.status, headers=dict(headers))
 
     def answered(self, passing, result):
-        for name, value in texts(passing.leave(result.status_code, raw(result.items()))):
+        for name, value in added(passing, result.status_code, result.items()):
             result[name] = f"{result[name]}, {value}" if name in result else value
         return result
 

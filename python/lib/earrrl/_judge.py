@@ -24,11 +24,16 @@ class EnvironJudge:
         return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route)
 
 
+def added(passing, status, headers):
+    """Returns the headers to add to a response, whose own are ``headers``; all of them are texts, as WSGI has them."""
+    return texts(passing.leave(status, raw(headers)))
+
+
 def texts(headers):
     """Returns headers as texts, as WSGI has them."""
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def raw(headers):
-    """Returns headers as bytes, as ASGI has them."""
+    """Returns texts as bytes, as ASGI has headers."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

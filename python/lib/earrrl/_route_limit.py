@@ -43,16 +43,17 @@ class RouteLimit:
         """Returns the view with the limit. It is as asynchronous as the view."""
         if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
             raise TypeError(f"limit: {_called(view)} is a generator, whose response has begun before it is asked; use Depends(limits.dependency(…))")
-        limits = self._of(view)
+        limits, functions = self._of(view), self._functions
         if inspect.iscoroutinefunction(view):
 
             @functools.wraps(view)
             async def limited(*args, **kwargs):
                 visit = visit_of(view, args, kwargs)
-                judged = visit.judge(limits, await self._subject(visit, kwargs))
-                if hasattr(judged, "status"):
+                judged = visit.judge(limits, await functions.ask(visit.request, kwargs) if functions.are_asked else visit.request)
+                if type(judged) is _native.Refusal:
                     return visit.refuse(judged, self._respond)
-                await _pause(judged)
+                if judged.delay:
+                    await _pause(judged.delay)
                 visit.enter(judged)
                 try:
                     result = await view(*args, **kwargs)
@@ -62,14 +63,14 @@ class RouteLimit:
                 return visit.answered(judged, result)
 
         else:
-            if asynchronous := self._functions.asynchronous:
+            if asynchronous := functions.asynchronous:
                 raise TypeError(f"{asynchronous} is asynchronous, but {_called(view)} is not: write `async def {_called(view)}`, or a function that returns its value at once")
 
             @functools.wraps(view)
             def limited(*args, **kwargs):
                 visit = visit_of(view, args, kwargs)
-                judged = visit.judge(limits, _at_once(self._subject(visit, kwargs)))
-                if hasattr(judged, "status"):
+                judged = visit.judge(limits, _at_once(functions.ask(visit.request, kwargs)) if functions.are_asked else visit.request)
+                if type(judged) is _native.Refusal:
                     return visit.refuse(judged, self._respond)
                 if judged.delay:
                     time.sleep(judged.delay)
@@ -92,16 +93,18 @@ class RouteLimit:
 
         if "cost_after" in self._settings[2]:
             raise TypeError("cost_after: a dependency does not see the response; use limits.limit")
+        functions = self._functions
         routes = {}
 
         async def limited(**kwargs):
             visit = Visit(kwargs.pop(CONNECTION), kwargs.pop(RESPONSE))
             endpoint = visit.request.scope["endpoint"]
             limits = routes.get(endpoint) or routes.setdefault(endpoint, self._of(endpoint))
-            judged = visit.judge(limits, await self._subject(visit, kwargs))
-            if hasattr(judged, "status"):
+            judged = visit.judge(limits, await functions.ask(visit.request, kwargs) if functions.are_asked else visit.request)
+            if type(judged) is _native.Refusal:
                 visit.refuse(judged, None)
-            await _pause(judged)
+            if judged.delay:
+                await _pause(judged.delay)
             visit.enter(judged)
             visit.answered(judged, None)
             return visit.request.state.earrrl_verdict
@@ -121,10 +124,6 @@ class RouteLimit:
         if plans := options.get("plans"):
             options["plans"] = {f"{name}-{plan}": value for plan, value in plans.items()}
         return [_native.Rule(name if not place else f"{name}-{place + 1}", text, **options) for place, text in enumerate(texts)]
-
-    async def _subject(self, visit, kwargs):
-        """Returns what the functions of the rules get: the request, or the answers if they were asked before."""
-        return await self._functions.ask(visit.request, kwargs) if self._functions.are_asked else visit.request
 
     def _signature(self, view):
         """Returns the signature of a view with the parameters that FastAPI passes to the limit."""
@@ -208,11 +207,10 @@ def _at_once(work):
     raise TypeError("a function of a limit returned something to be awaited; expected a value")
 
 
-async def _pause(passing):
-    if passing.delay:
-        import asyncio
+async def _pause(delay):
+    import asyncio
 
-        await asyncio.sleep(passing.delay)
+    await asyncio.sleep(delay)
 
 
 def _is_dependency(value):

@@ -61,8 +61,7 @@ class Visit:
             passing.leave(101, [])
             return result
         status = response.status_code or getattr(self.request.scope.get("route"), "status_code", None) or 200
-        for name, value in texts(passing.leave(status, list(response.headers.raw))):
-            response.headers.append(name, value)
+        response.raw_headers.extend(passing.leave(status, list(response.raw_headers)))
         return result
 
     def failed(self, passing, error):

@@ -7,6 +7,7 @@
 >>> app = RateLimitMiddleware(app, limits)
 """
 
+from . import Refusal
 from ._arguments import check
 from ._judge import judge_scope
 from ._routes import route_of_asgi
@@ -27,13 +28,14 @@ class RateLimitMiddleware:
         self.app = app
         self.limits = limits
         self.respond = respond
+        self._reads_route = limits.reads_route
 
     async def __call__(self, scope, receive, send):
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
-        route = route_of_asgi(self.app, scope) if self.limits.reads_route else None
+        route = route_of_asgi(self.app, scope) if self._reads_route else None
         judged = judge_scope(self.limits, scope, scope, route)
-        if hasattr(judged, "status"):
+        if type(judged) is Refusal:
             return await self._refuse(judged, scope, receive, send)
         if judged.delay:
             # Services that hold no request back need not wait for this import, which takes longer than all others.
@@ -44,25 +46,23 @@ class RateLimitMiddleware:
         if verdict or settlement:
             state = scope.setdefault("state", {})
             state["earrrl_verdict"], state["earrrl_settlement"] = verdict, settlement
-        return await self._pass_on(judged, scope, receive, send)
-
-    async def _pass_on(self, passing, scope, receive, send):
         answered = False
 
-        async def send_with_headers(message):
+        # A coroutine of its own around that of the server would take time for each message.
+        def send_with_headers(message):
             nonlocal answered
             if not answered and message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
                 answered = True
                 headers = list(message.get("headers") or ())
-                message = {**message, "headers": headers + passing.leave(message.get("status", 101), headers)}
-            await send(message)
+                message = {**message, "headers": headers + judged.leave(message.get("status", 101), headers)}
+            return send(message)
 
         try:
             await self.app(scope, receive, send_with_headers)
         finally:
             # A client that leaves before the response does not avoid the costs that depend on it.
             if not answered:
-                passing.leave(499, [])
+                judged.leave(499, [])
 
     async def _refuse(self, refusal, scope, receive, send):
         prefix = "http"

@@ -16,8 +16,9 @@
 import time
 from http import HTTPStatus
 
+from . import Refusal
 from ._arguments import check
-from ._judge import EnvironJudge, raw, texts
+from ._judge import EnvironJudge, added, texts
 from ._routes import route_of_wsgi
 
 
@@ -37,11 +38,12 @@ class RateLimitMiddleware:
         self.limits = limits
         self.respond = respond
         self._judge = EnvironJudge(limits)
+        self._reads_route = limits.reads_route
 
     def __call__(self, environ, start_response):
-        route = route_of_wsgi(self.app, environ) if self.limits.reads_route else None
+        route = route_of_wsgi(self.app, environ) if self._reads_route else None
         judged = self._judge(environ, environ, route)
-        if hasattr(judged, "status"):
+        if type(judged) is Refusal:
             return self._refuse(judged, environ, start_response)
         if judged.delay:
             time.sleep(judged.delay)
@@ -55,7 +57,7 @@ class RateLimitMiddleware:
             nonlocal answered
             if not answered:
                 answered = True
-                headers = headers + texts(passing.leave(int(status[:3]), raw(headers)))
+                headers = headers + added(passing, int(status[:3]), headers)
             return start_response(status, headers, *error)
 
         def started_later(body):
