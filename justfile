@@ -105,6 +105,16 @@ bench-node:
     PATH=$PATH:$PWD/target/tools/bin; package=$(scripts/node --pack) && cd target/bench-node && npm ci --no-audit --no-fund && \
         npm install --no-save --no-audit --no-fund $package && node node.mjs ../tools/bin/valkey-server
 
+# processor time of a request through FastAPI, Flask, Express and Fastify, with and without a limit, beside other packages
+# (3 minutes; needs h2load; keep the machine idle)
+bench-frameworks:
+    scripts/setup
+    scripts/python --quiet
+    mkdir -p target/bench-node
+    cp bench/package.json bench/package-lock.json bench/frameworks.mjs target/bench-node
+    export PATH=$PATH:$PWD/target/tools/bin; package=$(scripts/node --pack) && (cd target/bench-node && npm ci --no-audit --no-fund && \
+        npm install --no-save --no-audit --no-fund $package) && target/python/bin/python bench/frameworks.py
+
 # the table under Miri
 miri:
     scripts/miri

@@ -24,7 +24,7 @@ import earrrl
 import earrrl.limits
 from earrrl.asgi import RateLimitMiddleware
 
-CLIENTS = [f"192.0.2.{place}" for place in range(10_000)]
+CLIENTS = [f"198.18.{place >> 8}.{place & 255}" for place in range(10_000)]
 RULE = "gcra 1000000/s burst=1000000"
 VALKEY = pathlib.Path(__file__).resolve().parents[1] / "target/tools/bin/valkey-server"
 
