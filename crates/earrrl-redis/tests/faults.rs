@@ -356,7 +356,7 @@ async fn scripts_forbidden() {
     let (engine, rule) = engine(Options::new(&url)).await;
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
-    user("-evalsha");
+    user("-@scripting");
     becomes(&engine, EngineMode::Alone).await;
     let closed = engine.status().counts.closed;
     load.goes_on(1000).await;
@@ -370,7 +370,7 @@ async fn scripts_forbidden() {
         (status.mode, status.counts.closed),
         (EngineMode::Alone, closed)
     );
-    user("+evalsha");
+    user("+@scripting");
     becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
     assert_eq!(engine.status().counts.not_handed_over, 0);
