@@ -80,6 +80,7 @@ class RateLimits {
     const read = [];
     for (const name of this.headers) if (headers[name] !== undefined) read.push(name, String(headers[name]));
     const judged = this.#native.judge(method, target, read, peer, answers, this.#readsRoute ? route : undefined);
+    if (typeof judged === "string") return new PlainPassing(judged);
     return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
   }
 
@@ -98,6 +99,26 @@ class RateLimits {
   // Returns the limits among which a rule or plan is.
   #with(name) {
     return this.#routes.get(name)?.limits ?? this.#native;
+  }
+}
+
+// A request that is passed on, to whose response headers are added, and nothing else.
+class PlainPassing {
+  #headers;
+  delay = 0;
+  readsResponse = false;
+
+  // `headers` has names and values in turn, as lines.
+  constructor(headers) {
+    this.#headers = headers;
+  }
+
+  enter() {
+    return { verdict: null, settlement: null };
+  }
+
+  leave() {
+    return this.#headers === "" ? [] : pairs(this.#headers.split("\n"));
   }
 }
 

@@ -7,7 +7,7 @@ use earrrl_tower::headers::Available;
 use earrrl_tower::{Judged, Passed, Settlement};
 use http::{HeaderMap, Response};
 use napi::Env;
-use napi::bindgen_prelude::{Float64Array, ObjectFinalize, Unknown};
+use napi::bindgen_prelude::{Either, Float64Array, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
 use crate::clock::{self, TestClock, Timed};
@@ -84,7 +84,8 @@ impl NativeLimits {
     }
 
     /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
-    /// of the functions of each rule.
+    /// of the functions of each rule. Of a request that needs nothing but headers on its response, it returns their names
+    /// and values as lines of a text, since making an object would take longer than the decision.
     #[napi]
     #[allow(clippy::too_many_arguments, reason = "lib/rate_limits.cjs passes them")]
     pub fn judge(
@@ -96,7 +97,7 @@ impl NativeLimits {
         peer: Unknown<'_>,
         answers: Vec<Unknown<'_>>,
         route: Unknown<'_>,
-    ) -> napi::Result<NativeJudged> {
+    ) -> napi::Result<Either<String, NativeJudged>> {
         let method = value::text("method", method)?;
         let target = value::text("target", target)?;
         let peer = optional("peer", peer, value::text)?;
@@ -111,11 +112,15 @@ impl NativeLimits {
         };
         let limits = self.limits.now(clock::date(&env))?;
         let (passed, refusal) = match limits.judge(head).map_err(failed)? {
+            Judged::Pass(passed) if passed.is_plain() => {
+                let headers = flat(&leave(passed, Vec::new()));
+                return Ok(Either::A(headers.join("\n")));
+            }
             Judged::Pass(passed) => (Some(passed), None),
             Judged::Refuse(response) => (None, Some(response)),
             _ => return Err(invalid("an unknown treatment of the request")),
         };
-        Ok(NativeJudged { passed, refusal })
+        Ok(Either::B(NativeJudged { passed, refusal }))
     }
 
     /// The names of the headers that the rules read, in lower case.

@@ -60,6 +60,12 @@ impl Passed {
         }
     }
 
+    /// Returns true if the request has no delay and adds nothing but headers: [`leave`](Self::leave) may be called at
+    /// once, with any response.
+    pub fn is_plain(&self) -> bool {
+        self.delay.is_zero() && self.extras.is_none()
+    }
+
     /// Returns the time for which the request must be held back; zero for most requests.
     pub fn delay(&self) -> Duration {
         self.delay
