@@ -11,11 +11,7 @@ use std::time::Duration;
 /// assert_eq!(percent(1, 4), "25.0 %");
 /// ```
 pub fn percent(part: u64, whole: u64) -> String {
-    let share = if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64 * 100.0
-    };
+    let share = part as f64 / whole.max(1) as f64 * 100.0;
     match share {
         _ if part == 0 || part == whole => format!("{share:.0} %"),
         0.1..99.9 => format!("{share:.1} %"),

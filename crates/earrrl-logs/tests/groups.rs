@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::LogReader;
-use earrrl_logs::suggest::{Mark, PartRules, ProfileFields, Rows, Sweep, WantedRules, judge};
+use earrrl_logs::suggest::{Mark, PartRules, Rows, Sweep, WantedRules, judge};
 
 use crate::reading::rows_of;
 
@@ -50,8 +50,13 @@ struct Mix {
 }
 
 impl Mix {
-    fn ask(
+    fn ask(&mut self, second: u64, visitor: (&str, &str, &str), path: &str, status: u16) {
+        self.ask_from("-", second, visitor, path, status);
+    }
+
+    fn ask_from(
         &mut self,
+        referer: &str,
         second: u64,
         (client, user, agent): (&str, &str, &str),
         path: &str,
@@ -60,7 +65,7 @@ impl Mix {
         let time = earrrl_logs::line::time::written((1_704_110_400 + second) * 1_000_000_000);
         let (date, clock) = time.split_once(' ').unwrap();
         let line = format!(
-            "{client} - {user} [{}/Jan/2024:{clock} +0000] \"GET {path} HTTP/1.1\" {status} 5 \"-\" \"{agent}\"\n",
+            "{client} - {user} [{}/Jan/2024:{clock} +0000] \"GET {path} HTTP/1.1\" {status} 5 \"{referer}\" \"{agent}\"\n",
             &date[8..]
         );
         self.lines.push((second, line));
@@ -159,9 +164,11 @@ impl Mix {
         self.lines
             .iter()
             .for_each(|(_, line)| write!(log, "{line}").unwrap());
-        let fields =
-            ProfileFields::new(|name| vec![Field::new(name.trim_start_matches("header:user-"))]);
-        rows_of(&log, &fields)
+        let fields = |name: &str| {
+            let name = name.trim_start_matches("header:");
+            vec![Field::new(name.trim_start_matches("user-"))]
+        };
+        rows_of(&log, fields)
     }
 
     /// Returns the groups that are found, and the names of the clients that their rules touch.
@@ -169,7 +176,7 @@ impl Mix {
         let (rows, reader) = self.rows();
         let wanted = WantedRules {
             groups: true,
-            parts: false,
+            parts: true,
         };
         let half_lives = [10, 60].map(Duration::from_secs);
         let rules = rows
@@ -177,7 +184,7 @@ impl Mix {
                 wanted,
                 &reader.clients,
                 &half_lives,
-                &|_| 1,
+                &|clients| clients / 20,
                 std::iter::empty(),
             )
             .unwrap();
@@ -390,6 +397,41 @@ fn many_people_behind_an_address_do_not_stand_out_and_a_program_that_changes_its
     assert_eq!(alone, 6);
 }
 
+/// Guesses under agents that change with each request, beside visitors who follow the dead links of a search engine.
+#[test]
+fn guesses_of_ever_new_paths_under_ever_new_agents() {
+    let with_dead_links = |seed| {
+        let mut mix = Mix::honest(seed);
+        for _ in 0..150 {
+            let (client, agent) = (mix.random.address(), mix.random.agent());
+            let mut second = mix.random.below(END);
+            for _ in 0..=mix.random.below(6) {
+                let path = format!("/old/{}.html", mix.random.below(3000));
+                mix.ask(second, (&client, "-", &agent), &path, 404);
+                second += 20;
+            }
+            mix.visit(&client, second, &agent);
+        }
+        mix
+    };
+    for seed in 70..73 {
+        assert!(with_dead_links(seed).found().1.is_empty());
+        let mut mix = with_dead_links(seed);
+        for _ in 0..100 {
+            let client = mix.random.address();
+            let mut second = mix.random.below(2000);
+            while second < END {
+                let (agent, number) = (mix.random.agent(), mix.random.below(u64::MAX));
+                let path = format!("/{number:x}.php");
+                mix.ask(second, (&client, "-", &agent), &path, 404);
+                second += 800 + mix.random.below(2000);
+            }
+            mix.attackers.insert(client);
+        }
+        assert_eq!(caught(mix), Mark::Address);
+    }
+}
+
 #[test]
 fn guesses_of_paths_and_steady_readers_under_one_agent() {
     let mut mix = Mix::honest(50);
@@ -432,4 +474,56 @@ fn those_that_are_refused_without_guessing_are_no_attackers() {
     }
     let (rules, ..) = mix.found();
     assert!(rules.groups.is_empty());
+}
+
+/// Pages whose images are gone, monitors and feed readers whose agents have the form of a browser's, visitors who mistype
+/// their passwords, and carriers, which send most of the requests for each page.
+#[test]
+fn visitors_and_programs_that_look_like_attackers() {
+    let mut mix = Mix::honest(61);
+    for nth in 0..60 {
+        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let (visitor, mut second) = ((&*client, "-", &*agent), mix.random.below(END));
+        for _ in 0..1 + mix.random.below(6) {
+            mix.ask(second, visitor, "/login", 401);
+            second += 5 + mix.random.below(40);
+        }
+        mix.ask(second, visitor, "/login", 302);
+        for page in 0..3 {
+            for _ in 0..8 {
+                let image = format!("/images/{}.png", mix.random.below(2000));
+                mix.ask_from(
+                    "https://site/page",
+                    second + page * 40,
+                    visitor,
+                    &image,
+                    404,
+                );
+            }
+        }
+        let (client, every) = (mix.random.address(), 60 + 840 * (nth % 2));
+        let (agent, path) = match nth % 2 {
+            0 => ("Mozilla/5.0+(compatible; OhDear/1.1)", "/status"),
+            _ => ("Mozilla/5.0 (X11) Gecko/20100101 Reader/115", "/feed.xml"),
+        };
+        for second in (mix.random.below(every)..END).step_by(every as usize) {
+            let status = if nth % 2 == 1 && second % 5 > 0 {
+                304
+            } else {
+                200
+            };
+            mix.ask(second, (&client, "-", agent), path, status);
+        }
+    }
+    for nth in 0..1500 {
+        let (second, agent) = (mix.random.below(END), mix.random.agent());
+        mix.visit(&format!("198.51.100.{}", nth % 3), second, &agent);
+    }
+    let (rules, ..) = mix.found();
+    let paths: Vec<_> = rules
+        .paths
+        .iter()
+        .map(|rule| String::from_utf8_lossy(&rule.path))
+        .collect();
+    assert!(rules.groups.is_empty() && paths.is_empty(), "{paths:?}");
 }

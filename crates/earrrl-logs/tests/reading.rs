@@ -9,7 +9,7 @@ use earrrl_logs::line::{Skip, time};
 use earrrl_logs::reading::{
     ClientNumbers, Costs, Filter, LogReader, ReadError, Requests, Selection,
 };
-use earrrl_logs::suggest::{ProfileFields, Rows, WantedRules};
+use earrrl_logs::suggest::{Rows, WantedRules, profile_texts};
 use earrrl_tower::Prefixes;
 
 /// The outcome of reading a log.
@@ -84,9 +84,9 @@ fn reader_of(log: &str) -> (LogReader, tempfile::NamedTempFile) {
 }
 
 /// Returns the requests of a log in the order of their times, and the reader that has read them.
-pub(crate) fn rows_of(log: &str, fields: &ProfileFields) -> (Rows, LogReader) {
+pub(crate) fn rows_of(log: &str, fields: impl Fn(&str) -> Vec<Field>) -> (Rows, LogReader) {
     let (reader, file) = reader_of(log);
-    let mut reader = reader.with_texts(fields.texts());
+    let mut reader = reader.with_texts(profile_texts(fields));
     let mut rows = Rows::default();
     let mut take = |_: &ClientNumbers, requests: &Requests<'_>| rows.extend(requests);
     reader
@@ -136,8 +136,8 @@ fn each_request_has_the_first_text_of_each_list_of_fields() {
 
 #[test]
 fn requests_that_cost_differently_are_held_in_order_with_those_before() {
-    let fields = ProfileFields::new(|_| Vec::new());
-    let (rows, _) = rows_of("time,key,cost\n30,a,1\n20,b,1\n10,a,5\n40,b,1\n", &fields);
+    let fields = |_: &str| Vec::new();
+    let (rows, _) = rows_of("time,key,cost\n30,a,1\n20,b,1\n10,a,5\n40,b,1\n", fields);
     let found: Vec<(u64, u32, String)> = rows
         .requests()
         .map(|request| {
@@ -172,11 +172,11 @@ fn api_keys_are_the_users_of_a_log_that_names_nobody() {
             (100..150).for_each(|client| log += &line(minute, client, &key(7)));
         }
         log += &line(60, 1, last);
-        let fields = ProfileFields::new(|name| match name {
+        let fields = |name: &str| match name {
             "header:x-api-key" => vec![Field::new("x_api_key")],
             _ => Vec::new(),
-        });
-        let (rows, reader) = rows_of(&log, &fields);
+        };
+        let (rows, reader) = rows_of(&log, fields);
         let wanted = WantedRules {
             groups: false,
             parts: true,

@@ -53,7 +53,7 @@ impl Parser {
     pub(super) fn new(vhost: bool) -> Self {
         Self {
             vhost,
-            time: CommonTime::new(),
+            time: CommonTime::default(),
         }
     }
 

@@ -129,8 +129,10 @@ fn parsed(lines: &[&str]) -> Vec<IpNet> {
 /// assert_eq!(network("192.0.2.0/33"), None);
 /// ```
 pub fn network(key: &str) -> Option<IpNet> {
-    let address = || Some(key.parse::<IpAddr>().ok()?.to_canonical().into());
-    key.parse().ok().or_else(address)
+    let address = key
+        .parse::<IpAddr>()
+        .map(|address| address.to_canonical().into());
+    address.ok().or_else(|| key.parse().ok())
 }
 
 /// Returns true if some address is in the network and in one of the others.

@@ -86,30 +86,16 @@ pub fn check_notation(notation: &str) -> Result<(), String> {
 /// ```
 /// use earrrl_logs::line::time::CommonTime;
 ///
-/// let mut times = CommonTime::new();
+/// let mut times = CommonTime::default();
 /// assert_eq!(times.parse(b"14/Nov/2023:22:13:20 +0000] \"GET /"), Some(1_700_000_000_000_000_000));
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CommonTime {
     text: [u8; COMMON_LEN],
     nanos: u64,
 }
 
-impl Default for CommonTime {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl CommonTime {
-    /// Creates a parser that remembers no time yet.
-    pub fn new() -> Self {
-        Self {
-            text: [0; COMMON_LEN],
-            nanos: 0,
-        }
-    }
-
     /// Returns the time at the start of `text`; `None` if no `]` follows it.
     #[inline]
     pub fn parse(&mut self, text: &[u8]) -> Option<u64> {
@@ -454,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_remembered_time_is_only_used_for_the_same_text() {
-        let mut time = CommonTime::new();
+        let mut time = CommonTime::default();
         assert_eq!(
             time.parse(b"01/Jan/1970:00:00:07 +0000] x"),
             Some(7 * SECOND)

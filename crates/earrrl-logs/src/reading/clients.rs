@@ -61,6 +61,12 @@ struct ClientSlot {
     number: u32,
 }
 
+/// An unused slot.
+const FREE: ClientSlot = ClientSlot {
+    hash: 0,
+    number: NOBODY,
+};
+
 /// The values by which a key is looked up: its hash, and its text if that is short.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
@@ -94,12 +100,8 @@ impl Label {
 
 impl Default for ClientNumbers {
     fn default() -> Self {
-        let free = ClientSlot {
-            hash: 0,
-            number: NOBODY,
-        };
         Self {
-            slots: vec![free; SLOTS],
+            slots: vec![FREE; SLOTS],
             entries: Vec::new(),
             hasher: RandomState::default(),
             long: Vec::new(),
@@ -211,13 +213,7 @@ impl ClientNumbers {
     /// Doubles the number of slots. It needs only the hashes in the slots, so it reads no keys.
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
-        let mut slots = vec![
-            ClientSlot {
-                hash: 0,
-                number: NOBODY
-            };
-            mask + 1
-        ];
+        let mut slots = vec![FREE; mask + 1];
         for slot in self.slots.iter().filter(|slot| slot.number != NOBODY) {
             let mut place = slot.hash as usize & mask;
             while slots[place].number != NOBODY {
@@ -311,8 +307,9 @@ impl ClientNames {
     /// assert_eq!(ClientNames::new(false).printable(&clients, 0), r"a\x1bb");
     /// ```
     pub fn printable(&self, clients: &ClientNumbers, client: u32) -> String {
-        self.pseudonym(clients, client).unwrap_or_else(|| {
-            let mut name = Escaped(clients.key(client)).to_string();
+        let key = clients.key(client);
+        self.pseudonym(key).unwrap_or_else(|| {
+            let mut name = Escaped(key).to_string();
             if let Some((end, _)) = name.char_indices().nth(SHOWN) {
                 name.truncate(end);
                 name.push('…');
@@ -331,10 +328,10 @@ impl ClientNames {
     /// assert_eq!(ClientNames::new(false).exact(&clients, 0), "192.0.2.7");
     /// ```
     pub fn exact<'a>(&self, clients: &'a ClientNumbers, client: u32) -> Cow<'a, str> {
-        if let Some(name) = self.pseudonym(clients, client) {
+        let key = clients.key(client);
+        if let Some(name) = self.pseudonym(key) {
             return Cow::Owned(name);
         }
-        let key = clients.key(client);
         match std::str::from_utf8(key) {
             Ok(key) => Cow::Borrowed(key),
             Err(_) => Cow::Owned(Escaped(key).to_string()),
@@ -343,14 +340,12 @@ impl ClientNames {
 
     /// Returns `text`, which identifies a client, or its pseudonym, for machine-readable output.
     pub fn of(&self, text: &str) -> String {
-        match &self.mask {
-            Some(mask) => format!("client-{:016x}", mask.hash_one(text.as_bytes())),
-            None => text.to_owned(),
-        }
+        let pseudonym = self.pseudonym(text.as_bytes());
+        pseudonym.unwrap_or_else(|| text.to_owned())
     }
 
-    fn pseudonym(&self, clients: &ClientNumbers, client: u32) -> Option<String> {
-        let hash = self.mask.as_ref()?.hash_one(clients.key(client));
+    fn pseudonym(&self, key: &[u8]) -> Option<String> {
+        let hash = self.mask.as_ref()?.hash_one(key);
         Some(format!("client-{hash:016x}"))
     }
 }

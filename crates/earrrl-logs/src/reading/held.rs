@@ -1,9 +1,6 @@
 //! Holds all requests of a log, to put them in the order of their times; those with equal times keep the order
 //! of their lines.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 use std::io;
 
 use earrrl::Cost;
@@ -32,10 +29,7 @@ const MOST: usize = 1 << 28;
 /// ```
 #[derive(Default)]
 pub struct HeldBack {
-    /// Full runs of requests, each sorted by itself; reading them merges the runs.
-    runs: Vec<Vec<OrderedRequest>>,
-    /// The newest run, which is not sorted yet.
-    open: Vec<OrderedRequest>,
+    all: Vec<OrderedRequest>,
     /// The different costs, and the place of each.
     costs: Vec<Cost>,
     numbers: HashMap<Cost, u32, RandomState>,
@@ -59,8 +53,7 @@ impl HeldBack {
     /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
     #[inline]
     pub fn push(&mut self, LoggedRequest { time, client, cost }: LoggedRequest) -> io::Result<()> {
-        // Every run but the newest has exactly `RUN` requests.
-        if self.runs.len() * RUN + self.open.len() >= MOST {
+        if self.all.len() >= MOST {
             return Err(too_many());
         }
         let cost = match self.costs.last() {
@@ -71,11 +64,7 @@ impl HeldBack {
                 self.costs.len() as u32 - 1
             }),
         };
-        if self.open.len() == RUN {
-            self.sort();
-            self.open.reserve_exact(RUN);
-        }
-        self.open.push(OrderedRequest { time, client, cost });
+        self.all.push(OrderedRequest { time, client, cost });
         Ok(())
     }
 
@@ -110,11 +99,7 @@ impl HeldBack {
 
     /// Sorts the requests by time. This must be called before [`HeldBack::requests`].
     pub fn sort(&mut self) {
-        if !self.open.is_empty() {
-            // The stable sort of the standard library is fast on requests that are nearly in order.
-            self.open.sort_by_key(|event| event.time);
-            self.runs.push(std::mem::take(&mut self.open));
-        }
+        sort_by_time(&mut self.all, |request| request.time);
     }
 
     /// Passes the requests to `take` in the order of their times, in slices of at most 64.
@@ -139,36 +124,35 @@ impl HeldBack {
         &self,
         mut take: impl FnMut(&[LoggedRequest]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut together = Vec::with_capacity(TOGETHER);
-        for request in self.requests() {
-            together.push(request);
-            if together.len() == TOGETHER {
-                take(&together)?;
-                together.clear();
-            }
-        }
-        take(&together)
+        self.all.chunks(TOGETHER).try_for_each(|some| {
+            let some: Vec<LoggedRequest> = some.iter().map(|one| self.logged(one)).collect();
+            take(&some)
+        })
     }
 
-    /// Returns the requests in the order of their times, by merging the runs.
+    /// Returns the requests in the order of their times.
     pub fn requests(&self) -> impl Iterator<Item = LoggedRequest> {
-        let head = |(run, events): (usize, &Vec<OrderedRequest>)| Reverse((events[0].time, run));
-        let mut heads: BinaryHeap<_> = self.runs.iter().enumerate().map(head).collect();
-        let mut next = vec![0; self.runs.len()];
-        std::iter::from_fn(move || {
-            let mut head = heads.peek_mut()?;
-            let Reverse((_, run)) = *head;
-            let OrderedRequest { time, client, cost } = self.runs[run][next[run]];
-            next[run] += 1;
-            match self.runs[run].get(next[run]) {
-                Some(following) => head.0.0 = following.time,
-                None => {
-                    PeekMut::pop(head);
-                }
-            }
-            let cost = self.costs[cost as usize];
-            Some(LoggedRequest { time, client, cost })
-        })
+        self.all.iter().map(|request| self.logged(request))
+    }
+
+    fn logged(&self, request: &OrderedRequest) -> LoggedRequest {
+        LoggedRequest {
+            time: request.time,
+            client: request.client,
+            cost: self.costs[request.cost as usize],
+        }
+    }
+}
+
+/// Sorts requests by their times; those with equal times keep their order.
+pub(crate) fn sort_by_time<T>(all: &mut [T], time: impl Fn(&T) -> u64) {
+    // Most logs are nearly in order: the second round sorts what lies across the ends of the first.
+    for start in [0, RUN / 2] {
+        let rest = all.get_mut(start..).unwrap_or_default();
+        rest.chunks_mut(RUN).for_each(|run| run.sort_by_key(&time));
+    }
+    if !all.is_sorted_by_key(&time) {
+        all.sort_by_key(time);
     }
 }
 
@@ -180,8 +164,7 @@ pub(crate) fn too_many() -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, problem)
 }
 
-/// The number of requests in a run, which is sorted by itself. Sorting takes temporary memory of
-/// half a run, so short runs need less.
+/// The number of requests that are sorted together, which takes temporary memory of half as many.
 const RUN: usize = 1 << 20;
 
 /// A request in 16 bytes.
@@ -206,7 +189,7 @@ mod order_tests {
 
     #[test]
     fn as_a_stable_sort_of_all() {
-        // The test data has three runs whose times overlap and repeat.
+        // Times overlap across the requests that are sorted together, and repeat.
         let mut events = Vec::new();
         let mut random = 1u64;
         for client in 0..2 * RUN as u32 + 1000 {

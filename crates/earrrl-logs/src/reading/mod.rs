@@ -23,7 +23,7 @@ pub use clients::ClientNames;
 pub use clients::ClientNumbers;
 pub use find_format::fields_hint;
 pub use held::HeldBack;
-pub(crate) use held::too_many;
+pub(crate) use held::{sort_by_time, too_many};
 #[cfg(test)]
 pub(crate) use key::KeyMaker;
 pub use key::{LogKey, RecordKey};

@@ -363,6 +363,14 @@ impl LogReader {
         take: &mut impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let mut hours = HourWatch::default();
+        // Fields that the format does not have need not be looked for on each line.
+        let known = parser.fields();
+        let has = |field: &Field| match (field, &known) {
+            (Field::Named(name), Some(known)) => known.contains(&&**name),
+            _ => true,
+        };
+        let mut texts = self.texts.clone();
+        texts.iter_mut().for_each(|fields| fields.retain(has));
         let clients = &mut self.clients;
         let mut parsing = Parsing {
             name,
@@ -371,7 +379,7 @@ impl LogReader {
             parser,
             keys: &mut self.keys,
             costs: &self.selection.costs,
-            texts: &self.texts,
+            texts: &texts,
             filter: &self.selection.filter,
             hasher: clients.hasher(),
             skips: &mut self.skips,

@@ -55,7 +55,7 @@ impl Timeline {
 
     fn halve(&mut self) {
         self.width *= 2;
-        for place in 0..self.counts.len() / 2 + self.counts.len() % 2 {
+        for place in 0..self.counts.len().div_ceil(2) {
             let mut row = std::mem::take(&mut self.counts[2 * place]);
             if let Some(next) = self.counts.get(2 * place + 1) {
                 row.iter_mut()

@@ -4,8 +4,6 @@ use std::io::{self, Write};
 
 use earrrl::{Cost, Decision};
 
-use crate::line::time::SECOND;
-
 /// Writes a decision of one rule. `key` is already encoded as JSON, since every rule's line repeats
 /// it.
 ///
@@ -31,14 +29,14 @@ pub fn write(
 ) -> io::Result<()> {
     write!(
         out,
-        r#"{{"t":{},"key":{key},"rule":{rule},"cost":{cost},"#,
-        Seconds(time.into())
+        r#"{{"t":{},"key":{key},"rule":{rule},"cost":{cost},"allowed":{},"#,
+        Cost::from_billionths(time.into()),
+        decision.allowed,
     )?;
-    write!(out, r#""allowed":{},"#, decision.allowed)?;
     write_figures(out, decision)
 }
 
-/// Writes the numbers of a decision, and ends its line.
+/// Writes the numbers of a decision, and ends its line. Times are in seconds: exact decimals, as costs are.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
@@ -50,39 +48,14 @@ pub fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()
     }
     write!(out, r#","remaining":{},"retry_after":"#, decision.remaining)?;
     match decision.retry_after.duration() {
-        Some(wait) => write!(out, "{}", Seconds(wait.as_nanos()))?,
+        Some(wait) => write!(out, "{}", Cost::from_billionths(wait.as_nanos()))?,
         None => write!(out, "null")?,
     }
     writeln!(
         out,
         r#","reset_after":{}}}"#,
-        Seconds(decision.reset_after.as_nanos())
+        Cost::from_billionths(decision.reset_after.as_nanos())
     )
-}
-
-/// A duration in nanoseconds that is displayed in seconds, exactly and without superfluous digits.
-///
-/// ```
-/// use earrrl_logs::report::jsonl::Seconds;
-/// assert_eq!(Seconds(1_250_000_000).to_string(), "1.25");
-/// ```
-pub struct Seconds(pub u128);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let whole = self.0 / u128::from(SECOND);
-        let mut fraction = self.0 % u128::from(SECOND);
-        write!(f, "{whole}")?;
-        if fraction == 0 {
-            return Ok(());
-        }
-        let mut digits = 9;
-        while fraction.is_multiple_of(10) {
-            fraction /= 10;
-            digits -= 1;
-        }
-        write!(f, ".{fraction:0digits$}")
-    }
 }
 
 #[cfg(test)]
@@ -90,20 +63,6 @@ mod tests {
     use earrrl::{Limit, Mode, Nanos, Rule};
 
     use super::*;
-
-    #[test]
-    fn seconds_are_exact_and_short() {
-        let cases = [
-            (0, "0"),
-            (1_500_000_000, "1.5"),
-            (1_111_111_111_123_456_789, "1111111111.123456789"),
-            (10, "0.00000001"),
-            (60_000_000_000, "60"),
-        ];
-        for (nanos, text) in cases {
-            assert_eq!(Seconds(nanos).to_string(), text);
-        }
-    }
 
     fn line(rule: &str, cost: &str) -> String {
         let rule: Rule = rule.parse().unwrap();

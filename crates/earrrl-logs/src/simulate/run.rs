@@ -98,14 +98,13 @@ pub fn run(
         let (state, decision) = rule
             .limit()
             .decide(states[place].take(), now, cost, Mode::Check);
-        let state_after = state.as_ref();
         each(&Attempt {
             time: now,
             client: place,
             worker,
             cost,
             decision: &decision,
-            state: state_after,
+            state: state.as_ref(),
         });
         states[place] = state;
         let wish = next(&mut schedules[worker], time, &decision);
@@ -124,12 +123,13 @@ fn next(schedule: &mut Schedule<'_>, now: u64, decision: &Decision) -> Option<u6
         Reaction::Obey => decision.retry_after.duration()?,
     };
     let at = Duration::from_nanos(now).checked_add(wait)?;
+    before_end(client, at)
+}
+
+/// Returns a time in nanoseconds; `None` if the client no longer sends then.
+fn before_end(client: &Client, at: Duration) -> Option<u64> {
     let ended = client.until.is_some_and(|until| at >= until);
-    if ended {
-        None
-    } else {
-        u64::try_from(at.as_nanos()).ok()
-    }
+    u64::try_from(at.as_nanos()).ok().filter(|_| !ended)
 }
 
 /// The instants at which one worker of a client wants to send, in order, in nanoseconds since the
@@ -192,12 +192,7 @@ impl<'a> Schedule<'a> {
             }
         };
         let at = Duration::from_nanos(u64::try_from(offset).ok()?).checked_add(self.client.from)?;
-        let ended = self.client.until.is_some_and(|until| at >= until);
-        if ended {
-            None
-        } else {
-            u64::try_from(at.as_nanos()).ok()
-        }
+        before_end(self.client, at)
     }
 }
 

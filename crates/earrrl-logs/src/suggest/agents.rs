@@ -31,6 +31,13 @@ pub(super) fn is_declared(agent: &[u8]) -> bool {
     has_any(agent, &MONITORS) || has_any(agent, &CRAWLERS)
 }
 
+/// Returns true if a user agent is one of a browser. Programs that name themselves in the form of one are `compatible`,
+/// as old versions of Internet Explorer were.
+pub(super) fn is_browser(agent: &[u8]) -> bool {
+    agent.starts_with(b"Mozilla/")
+        && (has_any(agent, &["msie"]) || !has_any(agent, &["compatible;", "thunderbird"]))
+}
+
 /// Returns true if a text has one of these parts, in letters of either case.
 pub(super) fn has_any(text: &[u8], parts: &[&str]) -> bool {
     let lower = text.to_ascii_lowercase();

@@ -15,7 +15,7 @@ use super::candidates::{JudgedLimit, limit_within};
 use super::networks::Networks;
 use super::peaks::{Gap, RateMeter};
 use super::rows::{Clients, Mark, NONE, Row, Rows, Table, Values as ValueNumbers, logged};
-use super::suspects::{Suspects, Suspicion, is_failure};
+use super::suspects::{Suspects, Suspicion, is_failure, is_missing};
 use crate::reading::ClientNumbers;
 
 /// The least number of clients of a group.
@@ -25,7 +25,8 @@ const FEWEST: usize = 10;
 const FEWEST_ALIKE: usize = 5;
 const FEWEST_IN_NETWORK: usize = 3;
 
-/// The least share of the requests that a group must have sent, or of the clients that it must have.
+/// The least share of the requests that a group must have sent, or of the clients that it must have, unless most of its
+/// requests fail.
 const SHARE: f64 = 0.05;
 
 /// The most other clients with the same value, as a share of the suspects that have it.
@@ -33,6 +34,9 @@ const OTHERS: f64 = 0.1;
 
 /// The most clients that a rule exempts, and the most values that it names.
 const MOST_NAMED: usize = 32;
+
+/// The most addresses that a rule names: as many as a condition can have.
+const MOST_ADDRESSES: usize = 1000;
 
 /// The number of suspects that each exempted client must add to those that a rule finds.
 const WORTH: usize = 3;
@@ -181,6 +185,10 @@ impl Scope<'_> {
             Mark::Network => network(),
             Mark::AgentInNetwork => Some(short(row.agent)? << 32 | network()?),
             Mark::Path => short(row.path).filter(|_| self.path.is_none()),
+            Mark::Address => {
+                let guesses = self.suspects.against(row.client) == Some(Suspicion::Guesses);
+                network().and(known(row.client)).filter(|_| guesses)
+            }
             Mark::Client => known(row.client),
             Mark::User | Mark::ApiKey => known(row.user),
         }
@@ -218,7 +226,12 @@ impl Scope<'_> {
                     best = Some(parted);
                 }
             }
-            let Some(best) = best.filter(|best| !self.is_usual(best)) else {
+            if best.is_none() {
+                best = self.part(Mark::Address)?;
+            }
+            let is_group =
+                |best: &Parted| self.newly_limited(best) >= FEWEST && !self.is_usual(best);
+            let Some(best) = best.filter(is_group) else {
                 break;
             };
             best.touched.iter().for_each(|client| {
@@ -226,7 +239,8 @@ impl Scope<'_> {
             });
             let group = self.described(best);
             let clients = group.touched.len() + group.others;
-            if group.sent as f64 >= SHARE * group.requests as f64
+            if group.failed * 2 >= group.sent
+                || group.sent as f64 >= SHARE * group.requests as f64
                 || group.touched.len() as f64 >= SHARE * clients as f64
             {
                 // This rule may limit all that an earlier one limits, and further clients.
@@ -265,6 +279,7 @@ impl Scope<'_> {
             }
         }
         let fewest = match mark {
+            Mark::Address => 1,
             Mark::Network => FEWEST_IN_NETWORK,
             _ => FEWEST_ALIKE,
         };
@@ -272,7 +287,7 @@ impl Scope<'_> {
             *suspects >= fewest && *others as f64 <= OTHERS * *suspects as f64
         };
         let own = counts.into_iter().filter(is_own).map(|(value, _)| value);
-        own.collect()
+        own.take(MOST_ADDRESSES).collect()
     }
 
     /// Returns the values that a rule names, and the other clients with one of them, which it exempts; `None` if these
@@ -282,7 +297,8 @@ impl Scope<'_> {
             return Some((Values::default(), Clients::default()));
         }
         let mut values = self.own_values(mark);
-        if values.is_empty() || values.len() > MOST_NAMED {
+        let are_few = values.len() <= MOST_NAMED || mark == Mark::Address;
+        if values.is_empty() || !are_few {
             return None;
         }
         if mark == Mark::AgentInNetwork {
@@ -403,7 +419,11 @@ impl Scope<'_> {
         let mut others = Vec::new();
         for (client, (peak, count)) in peaks {
             // Alone by its rate, a client that fails a few times is no attacker: visitors mistype passwords.
-            let fails_seldom = mark == Mark::Client && count < FEWEST_FAILURES;
+            let fewest = match self.suspects.against(client) {
+                Some(Suspicion::LogsIn) => FEWEST_FAILURES + 4,
+                _ => FEWEST_FAILURES,
+            };
+            let fails_seldom = mark == Mark::Client && count < fewest;
             if self.left.contains(&client) && !fails_seldom {
                 suspects.push(peak);
             } else if self.suspects.against(client).is_none() || fails_seldom {
@@ -478,7 +498,7 @@ impl Scope<'_> {
             requests += 1;
             if touched.contains(&row.client) {
                 sent += 1;
-                failed += u64::from(is_failure(row.status) || matches!(row.status, 404 | 410));
+                failed += u64::from(is_failure(row.status) || is_missing(row.status));
                 *agents.entry(row.agent).or_default() += 1;
             } else {
                 others.insert(row.client);

@@ -25,7 +25,7 @@ pub use peaks::Peaks;
 pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::Profiles;
 pub use report::{Advice, figure, write_json, write_table};
-pub use rows::{Mark, ProfileFields, Rows, WantedRules};
+pub use rows::{Mark, Rows, WantedRules, profile_texts};
 pub use terms::RuleTerms;
 pub use toml::write_toml;
 pub use toml_rule::{rule_toml, toml_text};

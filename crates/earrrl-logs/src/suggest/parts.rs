@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::group::{Group, groups};
 use super::rows::{NONE, Row, Rows, WantedRules, logged};
+use super::suspects::crowds;
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
 use crate::reading::{ClientNumbers, LoggedRequest};
 
@@ -72,10 +73,11 @@ impl Rows {
                 ..PartRules::default()
             });
         }
-        let of_users = || self.all.iter().filter(|row| row.user != u32::MAX);
-        let user = standing_out(half_lives, most, || {
-            of_users().map(|row| logged(row, row.user))
-        })?;
+        let of_users = || {
+            let rows = self.all.iter().filter(|row| row.user != u32::MAX);
+            rows.map(|row| logged(row, row.user))
+        };
+        let user = standing_out(&Sweep::new(half_lives, most, of_users)?, of_users())?;
         self.all.sort_unstable_by_key(|row| (row.path, row.time));
         let mut found = Vec::new();
         for rows in self.all.chunk_by(|one, next| one.path == next.path) {
@@ -129,12 +131,18 @@ fn judge_path(
             clients.len() as u32 - 1
         })
     };
-    let renumbered = rows.iter().map(|row| logged(row, number(row.client)));
-    let renumbered: Vec<LoggedRequest> = renumbered.collect();
+    let renumbered = rows.iter().map(|row| Row {
+        client: number(row.client),
+        ..*row
+    });
+    let renumbered: Vec<Row> = renumbered.collect();
     if clients.len() < FEWEST_CLIENTS {
         return Ok(None);
     }
-    let judged = standing_out(half_lives, most, || renumbered.iter().copied())?;
+    let requests = || renumbered.iter().map(|row| logged(row, row.client));
+    let mut sweep = Sweep::new(half_lives, most, requests)?;
+    sweep.spare(&crowds(&renumbered, &sweep, true)?);
+    let judged = standing_out(&sweep, requests())?;
     Ok(judged.map(|mut judged| {
         judged
             .named()
@@ -144,13 +152,11 @@ fn judge_path(
 }
 
 /// Returns the limit that parts those who stand out from all others; `None` if nobody does.
-fn standing_out<I: Iterator<Item = LoggedRequest>>(
-    half_lives: &[Duration],
-    most: &impl Fn(usize) -> usize,
-    requests: impl Fn() -> I,
+fn standing_out(
+    sweep: &Sweep,
+    requests: impl Iterator<Item = LoggedRequest>,
 ) -> Result<Option<JudgedAdvice>, RuleError> {
-    let sweep = Sweep::new(half_lives, most, &requests)?;
-    sweep.gap().map(|_| judge(&sweep, requests())).transpose()
+    sweep.gap().map(|_| judge(sweep, requests)).transpose()
 }
 
 #[cfg(test)]
@@ -176,6 +182,7 @@ mod tests {
                     path,
                     agent: NONE,
                     status: 0,
+                    has_referer: false,
                 });
             };
             for reader in 0..50 {

@@ -3,24 +3,17 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::{Algorithm as _, Moment, RecentAverage};
-use earrrl::{Nanos, Rate, RuleError};
+use earrrl::algorithm::RecentAverage;
+use earrrl::{Rate, RuleError};
 
 use crate::reading::LoggedRequest;
 
-/// The state of a client that has sent nothing; no measured client can have this value.
-const UNSEEN: i128 = i128::MIN;
-
-/// Measures the recent average rates of clients, independently of any limit.
-///
-/// A client takes 16 bytes. An `Option<Moment>` would take 32, which would double the memory for a
-/// log with many clients.
+/// Measures the recent average rates of clients, independently of any limit. A client takes 16 bytes.
 pub(super) struct RateMeter {
-    /// The average that measures rates. It is strict, so that the rates depend on the half-life
-    /// alone.
-    estimator: RecentAverage,
-    /// The state of each client, indexed by client number.
-    states: Vec<i128>,
+    /// The averaging period in nanoseconds.
+    period: f64,
+    /// The decayed count of each client's requests, and the time of the last, indexed by client number.
+    counts: Vec<(f64, u64)>,
 }
 
 impl RateMeter {
@@ -29,33 +22,31 @@ impl RateMeter {
     /// # Errors
     /// Returns an error if no rule can have the half-life.
     pub(super) fn new(half_life: Duration) -> Result<Self, RuleError> {
-        let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
+        let average = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
         Ok(Self {
-            estimator,
-            states: Vec::new(),
+            period: average.period_secs() * 1e9,
+            counts: Vec::new(),
         })
     }
 
-    /// Adds a request to its client's rate. Returns the rate before the request, which a limit
-    /// would compare with its threshold.
+    /// Adds a request to its client's rate. Returns the rate a second before the request, which a limit would compare
+    /// with its threshold.
     pub(super) fn add(&mut self, request: LoggedRequest) -> f64 {
         let place = request.client as usize;
-        if place >= self.states.len() {
-            self.states.resize(place + 1, UNSEEN);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, (0.0, 0));
         }
-        let state = &mut self.states[place];
-        let now = Nanos::new(request.time);
-        let before = (*state != UNSEEN).then_some(Moment(*state));
-        if !request.cost.is_zero() {
-            *state = self.estimator.charge(before, now, request.cost).0;
-        }
-        self.estimator.count(before.as_ref(), now) / self.estimator.period_secs()
+        let (count, last) = &mut self.counts[place];
+        let passed = request.time.saturating_sub(*last) as f64;
+        let before = *count * (-passed / self.period).exp();
+        (*count, *last) = (before + request.cost.as_f64(), request.time);
+        before * self.of_one_request()
     }
 
     /// Returns the rate of a client that has just sent its only request. A lower limit would not be
     /// useful.
     pub(super) fn of_one_request(&self) -> f64 {
-        1.0 / self.estimator.period_secs()
+        1e9 / self.period
     }
 }
 
@@ -340,11 +331,8 @@ impl Sweep {
             .chain(LONGER)
             .map(Duration::from_secs)
         {
-            if self
-                .tried
-                .iter()
-                .any(|(peaks, _)| peaks.half_life == half_life)
-            {
+            let mut tried = self.tried.iter().map(|(peaks, _)| peaks.half_life);
+            if tried.any(|tried| tried == half_life) {
                 continue;
             }
             let peaks = Peaks::of(half_life, requests())?;

@@ -109,7 +109,7 @@ impl KeyProfile {
 
 impl Profiles {
     /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. `reader` has read nothing,
-    /// and reads the texts of [`ProfileFields::texts`](super::ProfileFields::texts). The profiles are empty if standard input was among the logs,
+    /// and reads the texts of [`profile_texts`](super::profile_texts). The profiles are empty if standard input was among the logs,
     /// since it cannot be read again.
     pub fn read(
         files: &[PathBuf],
@@ -158,9 +158,8 @@ impl Profiles {
                 path: paths.get(usize::from(row.path)).copied(),
                 user: (row.user != u32::MAX && rows.user_mark() == Mark::User)
                     .then(|| rows.users.key(row.user)),
-                api_key: None,
                 host: rows.hosts.get(&row.client).map(|host| &host[..]),
-                is_forwarded: false,
+                ..RequestValues::default()
             });
         }
         profiles

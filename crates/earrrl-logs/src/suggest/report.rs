@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::toml_rule::texts;
 use super::{
-    Group, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
+    Group, JudgedAdvice, JudgedLimit, Mark, PartRules, Peaks, Profiles, RuleTerms, SeenClient,
+    Sweep,
 };
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
@@ -70,10 +71,9 @@ impl Advice<'_> {
             && self.parts.user.is_none()
     }
 
-    /// Returns the names of the clients that the rule for a group exempts.
-    pub(super) fn exempt(&self, group: &Group) -> Vec<String> {
-        let name = |&client| self.names.exact(&self.reader.clients, client).into_owned();
-        group.exempt.iter().map(name).collect()
+    /// Returns the function that names a client.
+    pub(super) fn name(&self) -> impl Fn(&u32) -> String {
+        |&client| self.names.exact(&self.reader.clients, client).into_owned()
     }
 
     /// Returns a remark on a client that may need an exemption, or that tries many user names.
@@ -288,19 +288,19 @@ fn write_group(
     )?;
     match advice.names.are_hidden() {
         true => writeln!(out, "    (it has their names, which `--anonymize` hides)"),
-        false => super::toml_rule::write_group(
-            out,
-            (group, number),
-            advice.terms,
-            advice.exempt(group),
-            "    ",
-        ),
+        false => {
+            super::toml_rule::write_group(out, (group, number), advice.terms, advice.name(), "    ")
+        }
     }
 }
 
 /// Returns a sentence about what a group did, and what its clients share.
 fn group_sentence(group: &Group, hidden: bool) -> String {
     let (what, only) = match &group.paths[..] {
+        [] if group.mark == Mark::Address => (
+            "requests".to_owned(),
+            ", for paths that are missing and nobody else asks for".to_owned(),
+        ),
         [] => ("requests".to_owned(), String::new()),
         [path] => (format!("requests for {}", Escaped(path)), String::new()),
         [path, ..] => (
@@ -551,10 +551,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
 }
 
 fn group_json(advice: &Advice<'_>, group: &Group) -> Value {
-    let names = |clients: &[u32]| -> Value {
-        let name = |&client| advice.names.exact(&advice.reader.clients, client);
-        clients.iter().map(name).collect()
-    };
+    let names = |clients: &[u32]| -> Value { clients.iter().map(advice.name()).collect() };
     let hidden = advice.names.are_hidden();
     let mut object = judged_json(&group.limit);
     object["what"] = group_sentence(group, hidden).into();

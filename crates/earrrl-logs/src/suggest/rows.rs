@@ -8,13 +8,10 @@ use hashbrown::{HashMap, HashSet};
 
 use super::agents::is_declared;
 use crate::format::Field;
-use crate::reading::{ClientNumbers, HeldBack, LoggedRequest, Requests, too_many};
+use crate::reading::{ClientNumbers, HeldBack, LoggedRequest, Requests, sort_by_time, too_many};
 
 /// The most requests that are held, at 24 bytes each.
 const MOST_REQUESTS: usize = 1 << 28;
-
-/// The number of requests that are sorted together, which takes temporary memory of half as many.
-const TOGETHER: usize = 1 << 20;
 
 /// The most bytes of a path or a user agent that a rule can name.
 const MOST_BYTES: usize = 240;
@@ -53,6 +50,8 @@ pub enum Mark {
     AgentInNetwork,
     /// Its paths, which hardly anybody else asks for.
     Path,
+    /// Its addresses, which guess paths that nobody else asks for.
+    Address,
     /// The rate of each client.
     Client,
     /// The rate of the requests for each user.
@@ -88,6 +87,8 @@ pub(super) struct Row {
     pub agent: u16,
     /// The status of the response; 0 if the log has none.
     pub status: u16,
+    /// True if the request names the page that it comes from.
+    pub has_referer: bool,
 }
 
 /// The different values of a field, numbered in the order of their first requests; values beyond the first 65,535 have
@@ -119,6 +120,7 @@ pub(super) struct RequestValues<'a> {
     pub path: Option<&'a [u8]>,
     pub user: Option<&'a [u8]>,
     pub api_key: Option<&'a [u8]>,
+    pub referer: Option<&'a [u8]>,
     pub host: Option<&'a [u8]>,
     pub is_forwarded: bool,
 }
@@ -132,49 +134,25 @@ pub struct WantedRules {
     pub parts: bool,
 }
 
-/// The fields that may have the user agent and the status, in order of preference.
-#[derive(Debug, Clone, Default)]
-pub struct ProfileFields {
-    /// The fields with the user agent.
-    pub agent: Vec<Field>,
-    /// The fields with the status of the response.
-    pub status: Vec<Field>,
-    /// The fields with the API key.
-    pub api_key: Vec<Field>,
-}
-
-impl ProfileFields {
-    /// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need.
-    pub fn texts(&self) -> Vec<Vec<Field>> {
-        let hosts = HOSTS.map(|name| Field::Named(name.into()));
-        let given = [&self.agent, &self.status, &self.api_key].map(Clone::clone);
-        let known = [Field::Path, Field::User, Field::Client, Field::Forwarded];
-        let known = known.map(|field| vec![field]);
-        given
-            .into_iter()
-            .chain([hosts.into()])
-            .chain(known)
-            .collect()
-    }
-
-    /// Creates the lists of fields from a function that returns the fields of an attribute.
-    pub fn new(fields: impl Fn(&str) -> Vec<Field>) -> Self {
-        Self {
-            agent: fields("header:user-agent"),
-            status: fields("status"),
-            api_key: fields(API_KEY),
-        }
-    }
+/// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need, from a function that returns the fields of
+/// an attribute, in order of preference.
+pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {
+    let given = ["header:user-agent", "status", API_KEY, "header:referer"].map(fields);
+    let hosts = HOSTS.map(|name| Field::Named(name.into())).into();
+    let known = [Field::Path, Field::User, Field::Client, Field::Forwarded];
+    let known = known.map(|field| vec![field]);
+    given.into_iter().chain([hosts]).chain(known).collect()
 }
 
 impl<'a> RequestValues<'a> {
-    /// Creates the values from the texts of [`ProfileFields::texts`].
+    /// Creates the values from the texts of [`profile_texts`].
     pub(super) fn of(mut texts: impl Iterator<Item = Option<&'a [u8]>>) -> Self {
         let mut next = || texts.next().flatten();
         let values = Self {
             agent: next(),
             status: next(),
             api_key: next(),
+            referer: next(),
             host: next(),
             path: next(),
             user: next(),
@@ -214,7 +192,7 @@ impl Values {
 }
 
 impl Rows {
-    /// Adds requests with the texts of [`ProfileFields::texts`].
+    /// Adds requests with the texts of [`profile_texts`].
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
@@ -269,26 +247,17 @@ impl Rows {
             path: path.map_or(NONE, |path| self.paths.number(path)),
             agent: values.agent.map_or(NONE, |agent| self.agents.number(agent)),
             status: status.unwrap_or(0),
+            has_referer: values.referer.is_some(),
         });
         Ok(())
     }
 
-    /// Puts the requests in the order of their times; those with equal times keep the order of their lines unless the
-    /// log is far out of order.
+    /// Puts the requests in the order of their times; those with equal times keep the order of their lines.
     pub fn sort(&mut self) {
         if let Some(costly) = &mut self.costly {
             costly.sort();
         }
-        // Most logs are nearly in order: the second round sorts what lies across the ends of the first.
-        for start in [0, TOGETHER / 2] {
-            let rest = self.all.get_mut(start..).unwrap_or_default();
-            for rows in rest.chunks_mut(TOGETHER) {
-                rows.sort_by_key(|row| row.time);
-            }
-        }
-        if !self.all.is_sorted_by_key(|row| row.time) {
-            self.all.sort_unstable_by_key(|row| row.time);
-        }
+        sort_by_time(&mut self.all, |row| row.time);
     }
 
     /// Returns the requests in the order of their times, after [`Rows::sort`].

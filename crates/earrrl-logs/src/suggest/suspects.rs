@@ -7,7 +7,7 @@
 use earrrl::RuleError;
 
 use super::Sweep;
-use super::agents::{has_any, is_declared};
+use super::agents::{has_any, is_browser, is_declared};
 use super::peaks::RateMeter;
 use super::profile::CROWD;
 use super::rows::{NONE, Row, Rows, Table, logged};
@@ -39,6 +39,10 @@ const LOGIN_PATHS: [&str; 12] = [
 pub(super) enum Suspicion {
     /// Most of its requests fail.
     Fails,
+    /// Most of its requests fail, but the last login.
+    LogsIn,
+    /// Nearly all of its requests are for missing paths that nobody else asks for.
+    Guesses,
     /// It reads page after page at a steady pace, or one path as a browser never does.
     Reads,
 }
@@ -47,6 +51,8 @@ pub(super) enum Suspicion {
 #[derive(Debug, Clone, Copy)]
 struct Signs {
     is_login: bool,
+    /// True if several clients ask for the path.
+    is_shared: bool,
     /// True if the server refuses some requests for the path.
     fails_openly: bool,
     /// True if the user agent names a crawler or a monitor.
@@ -80,10 +86,14 @@ struct Habits {
     challenged: Option<u16>,
     /// The other requests that were refused, or whose path was missing.
     missing: u32,
+    /// The missing ones for paths that nobody else asks for.
+    own_missing: u32,
     /// The requests for logins of which the log does not say whether they failed.
     logins: u32,
-    /// The requests within three seconds after the client's last.
+    /// The requests within three seconds after the client's last, and those for what the client still has.
     quick: u32,
+    /// True if the last login succeeded.
+    has_login: bool,
     /// The requests under a user agent that names a crawler or a monitor.
     declared: u32,
     /// The requests under a user agent of a browser.
@@ -108,14 +118,19 @@ impl Suspects {
     pub(super) fn of(rows: &Rows) -> Self {
         let has_status = rows.all.iter().any(|row| row.status != 0);
         let mut fails_openly = vec![false; usize::from(NONE) + 1];
-        for row in rows.all.iter().filter(|row| is_failure(row.status)) {
-            fails_openly[usize::from(row.path)] = true;
+        // The first client of each path.
+        let mut owners: Vec<Option<u32>> = vec![None; usize::from(NONE) + 1];
+        let mut is_shared = vec![false; usize::from(NONE) + 1];
+        for row in &rows.all {
+            let path = usize::from(row.path);
+            fails_openly[path] |= is_failure(row.status);
+            is_shared[path] |= *owners[path].get_or_insert(row.client) != row.client;
         }
         let paths = rows.paths.names().into_iter();
         let logins: Vec<bool> = paths.map(|path| has_any(path, &LOGIN_PATHS)).collect();
         let declared: Vec<bool> = rows.agents.names().into_iter().map(is_declared).collect();
         let agents = rows.agents.names().into_iter();
-        let browsers: Vec<bool> = agents.map(|agent| agent.starts_with(b"Mozilla/")).collect();
+        let browsers: Vec<bool> = agents.map(is_browser).collect();
         let mut habits: Vec<Habits> = Vec::new();
         for row in &rows.all {
             let place = row.client as usize;
@@ -126,6 +141,7 @@ impl Suspects {
             let agent = usize::from(row.agent);
             let signs = Signs {
                 is_login: logins.get(path) == Some(&true),
+                is_shared: row.path != NONE && is_shared[path],
                 fails_openly: fails_openly[path],
                 is_declared: declared.get(agent) == Some(&true),
                 is_browser: browsers.get(agent) == Some(&true),
@@ -149,32 +165,17 @@ impl Suspects {
 
     /// Returns the path that at least half of a client's requests are for, of each client under suspicion.
     pub(super) fn main_paths(&self, rows: &[Row]) -> Table<u32, u16> {
-        // One path can win this vote of all others only if half of the requests are for it.
-        let mut votes: Table<u32, (u16, u32)> = Table::default();
-        let of_suspects = || rows.iter().filter(|row| self.against(row.client).is_some());
-        for row in of_suspects() {
-            let (path, lead) = votes.entry(row.client).or_insert((row.path, 0));
-            match (*path == row.path, *lead) {
-                (true, _) => *lead += 1,
-                (false, 0) => (*path, *lead) = (row.path, 1),
-                (false, _) => *lead -= 1,
-            }
-        }
-        let mut counts: Table<u32, (u32, u32)> = Table::default();
-        for row in of_suspects() {
-            let (main, all) = counts.entry(row.client).or_default();
-            *all += 1;
-            *main += u32::from(votes[&row.client].0 == row.path);
-        }
-        let is_main = |(client, _): &(u32, u16)| {
-            let (main, all) = counts[client];
-            main * 2 >= all
-        };
-        let paths = votes.iter().map(|(&client, &(path, _))| (client, path));
-        paths
-            .filter(|(_, path)| *path != NONE)
-            .filter(is_main)
-            .collect()
+        let of_suspects = rows.iter().filter(|row| self.against(row.client).is_some());
+        let mut asked: Vec<(u32, u16)> = of_suspects.map(|row| (row.client, row.path)).collect();
+        asked.sort_unstable();
+        let main = asked
+            .chunk_by(|one, next| one.0 == next.0)
+            .filter_map(|all| {
+                let of_paths = all.chunk_by(|one, next| one == next);
+                let most = of_paths.max_by_key(|of_path| of_path.len())?;
+                (most.len() * 2 >= all.len()).then_some(most[0])
+            });
+        main.filter(|(_, path)| *path != NONE).collect()
     }
 }
 
@@ -185,28 +186,39 @@ impl Rows {
     /// # Errors
     /// Returns an error if no rule can have one of the half-lives.
     pub fn crowds(&self, sweep: &Sweep) -> Result<Vec<u32>, RuleError> {
-        let mut found = Vec::new();
-        for (peaks, gap) in &sweep.tried {
-            let Some(gap) = gap else { continue };
-            let above = peaks.worst(gap.clients).into_iter();
-            let mut above: Table<u32, Visitors> =
-                above.map(|client| (client, Visitors::default())).collect();
-            let mut meter = RateMeter::new(peaks.half_life)?;
-            let mut seen: Table<(u32, u16), (u32, u64)> = Table::default();
-            for row in &self.all {
-                let Some(visitors) = above.get_mut(&row.client) else {
-                    continue;
-                };
-                let next = (seen.len() as u32, 0);
-                let (number, before) = seen.entry((row.client, row.agent)).or_insert(next);
-                visitors.add(row, meter.add(logged(row, *number)), *before);
-                *before += 1;
-            }
-            let is_crowd = |(_, visitors): &(&u32, &Visitors)| visitors.are_many(gap.middle());
-            found.extend(above.iter().filter(is_crowd).map(|(&client, _)| client));
-        }
-        Ok(found)
+        crowds(&self.all, sweep, false)
     }
+}
+
+/// Finds crowds as [`Rows::crowds`] does. Of one path, each of many people asks once.
+pub(super) fn crowds(
+    rows: &[Row],
+    sweep: &Sweep,
+    of_one_path: bool,
+) -> Result<Vec<u32>, RuleError> {
+    let mut found = Vec::new();
+    for (peaks, gap) in &sweep.tried {
+        let Some(gap) = gap else { continue };
+        let above = peaks.worst(gap.clients).into_iter();
+        let mut above: Table<u32, Visitors> =
+            above.map(|client| (client, Visitors::default())).collect();
+        let mut meter = RateMeter::new(peaks.half_life)?;
+        let mut seen: Table<(u32, u16), (u32, u64)> = Table::default();
+        for row in rows {
+            let Some(visitors) = above.get_mut(&row.client) else {
+                continue;
+            };
+            let next = (seen.len() as u32, 0);
+            let (number, before) = seen.entry((row.client, row.agent)).or_insert(next);
+            visitors.add(row, meter.add(logged(row, *number)), *before);
+            *before += 1;
+        }
+        let is_crowd = |(_, visitors): &(&u32, &Visitors)| {
+            visitors.are_many(gap.middle()) && (of_one_path || visitors.come_one_by_one())
+        };
+        found.extend(above.iter().filter(is_crowd).map(|(&client, _)| client));
+    }
+    Ok(found)
 }
 
 impl Visitors {
@@ -221,13 +233,16 @@ impl Visitors {
         self.peak = self.peak.max(rate);
     }
 
-    /// Returns true if these are many people, each slower than the middle of a gap: more like the visitors below it than
-    /// like those above. A program that draws its user agents at random repeats the last one as seldom as chance has it.
+    /// Returns true if these are many, each slower than the middle of a gap: more like the visitors below it than like
+    /// those above.
     fn are_many(&self, middle: f64) -> bool {
-        self.agents >= CROWD
-            && self.peak < middle
-            && self.same * self.requests >= 4 * self.squares
-            && self.failed * 10 <= self.requests
+        self.agents >= CROWD && self.peak < middle && self.failed * 10 <= self.requests
+    }
+
+    /// Returns true if the requests under one agent come one after the other, as those for a page and its parts do. A
+    /// program that draws its user agents at random repeats the last one as seldom as chance has it.
+    fn come_one_by_one(&self) -> bool {
+        self.same * self.requests >= 4 * self.squares
     }
 }
 
@@ -241,8 +256,10 @@ impl Habits {
         let bit = 1 << (u64::from(row.path).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
         match row.status {
             status if is_login && is_failure(status) => self.failed += 1,
-            status if is_failure(status) || matches!(status, 404 | 410) => {
+            // The parts of a page, and the links on it, may be missing.
+            status if (is_failure(status) || is_missing(status)) && !row.has_referer => {
                 self.missing += 1;
+                self.own_missing += u32::from(!signs.is_shared);
                 self.missing_paths |= bit;
             }
             // Basic and Digest authentication, as of WebDAV, refuse each request once, and then allow it.
@@ -251,10 +268,13 @@ impl Habits {
             _ => self.logins += u32::from(is_login && !fails_openly && row.user == u32::MAX),
         }
         self.challenged = (row.status == 401).then_some(row.path);
+        if is_login && fails_openly {
+            self.has_login = (200..400).contains(&row.status);
+        }
         if self.requests == 0 {
             self.first = row.time;
         } else {
-            self.quick += u32::from(row.time - self.last < QUICK);
+            self.quick += u32::from(row.time - self.last < QUICK || row.status == 304);
         }
         self.paths |= bit;
         self.last = row.time;
@@ -268,10 +288,17 @@ impl Habits {
             return None;
         }
         let guesses = different(self.missing_paths) >= GUESSED_PATHS;
+        let is_quick = self.quick * 2 >= self.requests;
+        if guesses && !is_quick && self.own_missing * 10 >= self.requests * 9 {
+            return Some(Suspicion::Guesses);
+        }
         let missing = if guesses { self.missing } else { 0 };
         let failed = self.failed + missing + self.logins.saturating_sub(LOGINS);
         if failed > 0 && f64::from(failed) >= FAILING * f64::from(self.requests) {
-            return Some(Suspicion::Fails);
+            return Some(match self.has_login {
+                true => Suspicion::LogsIn,
+                false => Suspicion::Fails,
+            });
         }
         let paths = different(self.paths);
         // A browser asks for the parts of a page, too. Programs that say what they are may poll one path.
@@ -289,6 +316,11 @@ impl Habits {
 /// not do, or limits already, is no failure of the client.
 pub(super) fn is_failure(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 404 | 408 | 410 | 429 | 499)
+}
+
+/// Returns true if a status means that there is nothing at the path.
+pub(super) fn is_missing(status: u16) -> bool {
+    matches!(status, 404 | 410)
 }
 
 /// Returns about how many different values have set these bits, each one of 64.

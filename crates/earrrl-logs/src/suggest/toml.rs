@@ -42,7 +42,7 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         }
     }
     for (number, group) in (1..).zip(&advice.parts.groups) {
-        write_group(out, (group, number), advice.terms, advice.exempt(group), "")?;
+        write_group(out, (group, number), advice.terms, advice.name(), "")?;
     }
     for (number, rule) in (1..).zip(&advice.parts.paths) {
         TomlRule {

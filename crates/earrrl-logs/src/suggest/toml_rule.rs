@@ -41,7 +41,7 @@ pub(super) fn write_group(
     out: &mut impl Write,
     (group, number): (&Group, usize),
     terms: &RuleTerms,
-    exempt: Vec<String>,
+    name: impl Fn(&u32) -> String,
     indent: &str,
 ) -> io::Result<()> {
     let mut conditions: Vec<_> = terms.conditions.iter().map(single).collect();
@@ -55,6 +55,12 @@ pub(super) fn write_group(
         let networks = group.networks.iter().map(ToString::to_string);
         conditions.push(("client".to_owned(), networks.collect()));
     }
+    if group.mark == Mark::Address {
+        conditions.push((
+            "client".to_owned(),
+            group.touched.iter().map(&name).collect(),
+        ));
+    }
     let key = match group.mark {
         Mark::Client => &terms.client,
         Mark::User | Mark::ApiKey => group.mark.user_part(),
@@ -65,7 +71,7 @@ pub(super) fn write_group(
         conditions,
         limit: &group.limit.rule,
         key: &[key.to_owned()],
-        exempt,
+        exempt: group.exempt.iter().map(name).collect(),
     }
     .write(out, indent)
 }

@@ -13,7 +13,7 @@ use earrrl_logs::reading::{
     fields_hint, parse_bound,
 };
 use earrrl_logs::report;
-use earrrl_logs::suggest::{ProfileFields, Profiles};
+use earrrl_logs::suggest::{Profiles, profile_texts};
 use earrrl_tower::Prefixes;
 
 use super::CliFailure;
@@ -180,7 +180,7 @@ impl LogArgs {
 
     /// Returns a reader of requests with the texts that describe their clients.
     pub(super) fn reader(&self) -> LogReader {
-        LogReader::new(self.selection()).with_texts(ProfileFields::new(fields).texts())
+        LogReader::new(self.selection()).with_texts(profile_texts(fields))
     }
 
     /// Returns the filter that the flags describe.

@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 
+use earrrl::Cost;
 use serde_json::{Value, json};
 
 use super::decisions::{ClientTally, Configured, RequestFate, RuleTally};
 use earrrl_logs::reading::{ClientNames, LogReader};
 use earrrl_logs::report::TOP;
-use earrrl_logs::report::jsonl::{Seconds, write_figures};
+use earrrl_logs::report::jsonl::write_figures;
 use earrrl_logs::text::{percent, write_rows};
 
 /// Writes a table with a row for all rules together and a row for each rule, and then lists each
@@ -119,7 +120,7 @@ pub(crate) fn write_line(
     write!(
         out,
         r#"{{"t":{},"key":{client},"rule":{},"#,
-        Seconds(time.into()),
+        Cost::from_billionths(time.into()),
         json!(fate.rule)
     )?;
     match fate.decision {
