@@ -450,7 +450,8 @@ async fn receipts_are_declared_and_probed() {
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect()
     };
-    let is_call = |words: &Vec<String>| words[0].starts_with("EVAL") && words[3].contains("{declared}");
+    let is_call =
+        |words: &Vec<String>| words[0].starts_with("EVAL") && words[3].contains("{declared}");
     let call = slow.iter().map(words).find(is_call).unwrap();
     assert_eq!(call[2], "2", "{call:?}");
     assert!(call[4].contains("receipts"), "{call:?}");

@@ -287,7 +287,10 @@ impl Scope<'_> {
             *suspects >= fewest && *others as f64 <= OTHERS * *suspects as f64
         };
         let own = counts.into_iter().filter(is_own).map(|(value, _)| value);
-        own.take(MOST_ADDRESSES).collect()
+        // Sorted, so that every run names the same values.
+        let mut own: Vec<u64> = own.collect();
+        own.sort_unstable();
+        own.into_iter().take(MOST_ADDRESSES).collect()
     }
 
     /// Returns the values that a rule names, and the other clients with one of them, which it exempts; `None` if these
