@@ -4,7 +4,6 @@ A visit is one request at its view. It judges the request, refuses it as its fra
 the response.
 """
 
-import functools
 import sys
 
 from ._judge import added, texts
@@ -37,7 +36,6 @@ def visit_of(view, args, kwargs):
     raise TypeError(f"limit: {name} was called without a request; expected a view of Flask, Django, Starlette with its request, or FastAPI, imported before the decorator")
 
 
-@functools.lru_cache
 def _of_starlette():
     """Returns the module for Starlette, which is imported only where Starlette is in use."""
     from . import _starlette
