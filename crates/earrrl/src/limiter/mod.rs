@@ -430,7 +430,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the bytes that the clients' states occupy. The number is fixed under rules whose
-    /// states fit words; see [`Limit::fits_words`].
+    /// states fit words; see [`Limit::fits_words`](crate::Limit::fits_words).
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};
