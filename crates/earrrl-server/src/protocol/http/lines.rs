@@ -96,7 +96,7 @@ impl HeadLines {
             }
             self.count(line.len())?;
             if end.is_none() {
-                self.keep(line)?;
+                self.part.extend_from_slice(line);
             } else if self.part.is_empty() {
                 self.line(line)?;
             } else {
@@ -108,10 +108,15 @@ impl HeadLines {
         Ok(())
     }
 
-    /// Adds `bytes` to the present head's length. Returns an error if the head is then too large.
+    /// Adds `bytes` to the present head's length, or to the line of a chunked body. Returns an error if that is then too
+    /// large.
     fn count(&mut self, bytes: usize) -> Result<(), BadHead> {
         if self.expected != Expected::Head {
-            return Ok(());
+            let is_long = self.part.len() + bytes > MAX_LINE;
+            return match is_long {
+                true => Err(BadHead::TooLarge { asks: self.asks }),
+                false => Ok(()),
+            };
         }
         self.head_len += bytes;
         // Before the request line has arrived, the request may still be an authorization request,
@@ -123,14 +128,6 @@ impl HeadLines {
         } else {
             Ok(())
         }
-    }
-
-    fn keep(&mut self, part: &[u8]) -> Result<(), BadHead> {
-        self.part.extend_from_slice(part);
-        if self.part.len() > MAX_LINE && self.expected != Expected::Head {
-            return Err(BadHead::TooLarge { asks: self.asks });
-        }
-        Ok(())
     }
 
     fn line(&mut self, line: &[u8]) -> Result<(), BadHead> {
