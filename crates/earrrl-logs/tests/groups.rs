@@ -279,7 +279,8 @@ fn networks_whose_clients_send_little_under_the_agents_of_all() {
 fn a_botnet_that_has_nothing_in_common_but_its_rate() {
     let mut mix = Mix::honest(30);
     for _ in 0..150 {
-        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let client = mix.random.address();
+        let agent = mix.random.agent();
         mix.attack(&client, ("-", &agent), login, 400);
     }
     assert_eq!(caught(mix), Mark::Client);
@@ -289,7 +290,8 @@ fn a_botnet_that_has_nothing_in_common_but_its_rate() {
 fn slow_guesses_for_one_user() {
     let mut mix = Mix::honest(40);
     for _ in 0..150 {
-        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let client = mix.random.address();
+        let agent = mix.random.agent();
         mix.attack(&client, ("admin", &agent), login, 4000);
     }
     assert_eq!(caught(mix), Mark::User);
@@ -299,7 +301,8 @@ fn slow_guesses_for_one_user() {
 fn guesses_for_one_user_by_each_client() {
     let mut mix = Mix::honest(45);
     for nth in 0..150 {
-        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let client = mix.random.address();
+        let agent = mix.random.agent();
         mix.attack(&client, (&format!("user-{nth}"), &agent), login, 1500);
     }
     assert_eq!(caught(mix), Mark::Client);
@@ -335,7 +338,8 @@ fn clients_of_an_agent_that_only_attacks_whether_or_not_they_fail() {
 fn guesses_of_paths_that_nobody_else_asks_for() {
     let mut mix = Mix::honest(48);
     for _ in 0..120 {
-        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let client = mix.random.address();
+        let agent = mix.random.agent();
         let path = |number| format!("/wp-{}.php", number % 30);
         mix.attack(&client, ("-", &agent), path, 900);
     }
@@ -349,7 +353,8 @@ fn one_path_without_a_page() {
     let with_tabs = |seed| {
         let mut mix = Mix::honest(seed);
         for nth in 0..100 {
-            let (client, agent) = (mix.random.address(), mix.random.agent());
+            let client = mix.random.address();
+            let agent = mix.random.agent();
             let start = mix.random.below(END / 2);
             let end = if nth % 4 == 0 { END } else { start + 1 };
             for second in (start..end).step_by(60) {
@@ -373,7 +378,8 @@ fn many_people_behind_an_address_do_not_stand_out_and_a_program_that_changes_its
     for seed in 0..6 {
         let office = |mix: &mut Mix| {
             for _ in 0..400 {
-                let (second, agent) = (mix.random.below(END), mix.random.agent());
+                let second = mix.random.below(END);
+                let agent = mix.random.agent();
                 mix.visit("198.51.100.7", second, &agent);
             }
         };
@@ -403,7 +409,8 @@ fn guesses_of_ever_new_paths_under_ever_new_agents() {
     let with_dead_links = |seed| {
         let mut mix = Mix::honest(seed);
         for _ in 0..150 {
-            let (client, agent) = (mix.random.address(), mix.random.agent());
+            let client = mix.random.address();
+            let agent = mix.random.agent();
             let mut second = mix.random.below(END);
             for _ in 0..=mix.random.below(6) {
                 let path = format!("/old/{}.html", mix.random.below(3000));
@@ -421,7 +428,8 @@ fn guesses_of_ever_new_paths_under_ever_new_agents() {
             let client = mix.random.address();
             let mut second = mix.random.below(2000);
             while second < END {
-                let (agent, number) = (mix.random.agent(), mix.random.below(u64::MAX));
+                let agent = mix.random.agent();
+                let number = mix.random.below(u64::MAX);
                 let path = format!("/{number:x}.php");
                 mix.ask(second, (&client, "-", &agent), &path, 404);
                 second += 800 + mix.random.below(2000);
@@ -482,7 +490,8 @@ fn those_that_are_refused_without_guessing_are_no_attackers() {
 fn visitors_and_programs_that_look_like_attackers() {
     let mut mix = Mix::honest(61);
     for nth in 0..60 {
-        let (client, agent) = (mix.random.address(), mix.random.agent());
+        let client = mix.random.address();
+        let agent = mix.random.agent();
         let (visitor, mut second) = ((&*client, "-", &*agent), mix.random.below(END));
         for _ in 0..1 + mix.random.below(6) {
             mix.ask(second, visitor, "/login", 401);
@@ -501,7 +510,8 @@ fn visitors_and_programs_that_look_like_attackers() {
                 );
             }
         }
-        let (client, every) = (mix.random.address(), 60 + 840 * (nth % 2));
+        let client = mix.random.address();
+        let every = 60 + 840 * (nth % 2);
         let (agent, path) = match nth % 2 {
             0 => ("Mozilla/5.0+(compatible; OhDear/1.1)", "/status"),
             _ => ("Mozilla/5.0 (X11) Gecko/20100101 Reader/115", "/feed.xml"),
@@ -516,7 +526,8 @@ fn visitors_and_programs_that_look_like_attackers() {
         }
     }
     for nth in 0..1500 {
-        let (second, agent) = (mix.random.below(END), mix.random.agent());
+        let second = mix.random.below(END);
+        let agent = mix.random.agent();
         mix.visit(&format!("198.51.100.{}", nth % 3), second, &agent);
     }
     let (rules, ..) = mix.found();
