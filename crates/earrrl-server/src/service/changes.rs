@@ -4,6 +4,7 @@
 //! them, and an attack with a million clients produces no more events than the directory has names.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use earrrl::internal::Name;
 use earrrl::{Nanos, Wait};
@@ -35,6 +36,8 @@ impl ClientChange {
 /// A change of a client under one rule.
 #[derive(Clone, Debug)]
 pub struct ClientEvent {
+    /// The name of the rule.
+    pub rule: Arc<str>,
     /// The change.
     pub change: ClientChange,
     /// The part of the client's hash that the table stores.
@@ -43,93 +46,65 @@ pub struct ClientEvent {
     pub name: Name,
 }
 
-/// The bounds of one step of a subscriber under all rules. What is beyond them is left to later steps.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// The number of events.
-    pub events: usize,
-    /// The number of clients that are limited.
-    pub clients: usize,
-}
+/// The greatest number of changes in one step; the others follow.
+const MAX_EVENTS: usize = 1_000;
+/// The greatest number of limited clients for which a subscriber gets events.
+const MAX_CLIENTS: usize = 20_000;
 
-/// The clients of a rule for which a subscriber was sent [`ClientChange::Limited`] and nothing since.
+/// The clients for which a subscriber was sent [`ClientChange::Limited`] and nothing since.
 #[derive(Debug, Default)]
-pub struct LimitedClients {
-    /// The ends of the clients' waits, and their names.
-    clients: HashMap<u64, (Nanos, Name)>,
+struct LimitedClients {
+    /// The ends of the clients' waits and their names, by the rules and fingerprints of the clients.
+    clients: HashMap<(Arc<str>, u64), (Nanos, Name)>,
     /// The instant of the step before.
     stepped: Option<Nanos>,
 }
 
 impl LimitedClients {
-    /// Returns the changes since the step before, and subtracts them from `budget`. `names` is the directory of the
-    /// rule.
-    pub fn step(
+    /// Returns the changes since the step before. `directories` has the names of each rule's clients.
+    fn step(
         &mut self,
-        names: Vec<(u64, Name)>,
+        directories: impl Iterator<Item = (Arc<str>, Vec<(u64, Name)>)>,
         now: Nanos,
-        budget: &mut Budget,
     ) -> Vec<ClientEvent> {
         let before = self.stepped.replace(now);
         let mut crossed = Vec::new();
-        for (fingerprint, name) in names {
-            if let Some(known) = self.clients.get_mut(&fingerprint) {
-                // A client that was denied again has a later wait.
-                *known = (end_of(&name), name);
-            } else if is_limited(&name, before, now) {
-                crossed.push((fingerprint, name));
+        for (rule, names) in directories {
+            for (fingerprint, name) in names {
+                let client = (Arc::clone(&rule), fingerprint);
+                if let Some(known) = self.clients.get_mut(&client) {
+                    // A client that was denied again has a later wait.
+                    *known = (end_of(&name), name);
+                } else if crossed.len() < MAX_EVENTS && is_limited(&name, before, now) {
+                    crossed.push((client, name));
+                }
             }
         }
-        let mut events = self.forgive(now, budget);
-        crossed.truncate(budget.events.min(budget.clients));
-        budget.events -= crossed.len();
-        budget.clients -= crossed.len();
-        for (fingerprint, name) in crossed {
-            self.clients
-                .insert(fingerprint, (end_of(&name), name.clone()));
-            events.push(ClientEvent {
-                change: ClientChange::Limited,
-                fingerprint,
-                name,
-            });
+        let mut events = self.forgive(now);
+        crossed.truncate(MAX_EVENTS - events.len());
+        crossed.truncate(MAX_CLIENTS.saturating_sub(self.clients.len()));
+        for (client, name) in crossed {
+            events.push(event(client.clone(), ClientChange::Limited, name.clone()));
+            self.clients.insert(client, (end_of(&name), name));
         }
         events
     }
 
     /// Removes the clients whose waits have passed. One that the directory has dropped is forgiven at the time that was
     /// known last.
-    fn forgive(&mut self, now: Nanos, budget: &mut Budget) -> Vec<ClientEvent> {
-        let passed = self.clients.iter().filter(|(_, (until, _))| *until <= now);
-        let passed: Vec<_> = passed
-            .map(|(fingerprint, _)| *fingerprint)
-            .take(budget.events)
-            .collect();
-        budget.events -= passed.len();
-        budget.clients += passed.len();
-        let remove = |fingerprint| {
-            let (_, name) = self.clients.remove(&fingerprint)?;
-            Some(ClientEvent {
-                change: ClientChange::Forgiven,
-                fingerprint,
-                name,
-            })
-        };
-        passed.into_iter().filter_map(remove).collect()
+    fn forgive(&mut self, now: Nanos) -> Vec<ClientEvent> {
+        let passed = self.clients.extract_if(|_, (until, _)| *until <= now);
+        let forgiven = |(client, (_, name))| event(client, ClientChange::Forgiven, name);
+        passed.take(MAX_EVENTS).map(forgiven).collect()
     }
+}
 
-    /// Returns the number of clients that are limited.
-    pub fn len(&self) -> usize {
-        self.clients.len()
-    }
-
-    /// Returns true if no client is limited.
-    pub fn is_empty(&self) -> bool {
-        self.clients.is_empty()
-    }
-
-    /// Removes a client that was reset.
-    pub fn reset(&mut self, fingerprint: u64) {
-        self.clients.remove(&fingerprint);
+fn event((rule, fingerprint): (Arc<str>, u64), change: ClientChange, name: Name) -> ClientEvent {
+    ClientEvent {
+        rule,
+        change,
+        fingerprint,
+        name,
     }
 }
 
@@ -149,24 +124,19 @@ fn end_of(name: &Name) -> Nanos {
     }
 }
 
-/// The greatest number of events that a subscriber gets in a step; the others follow.
-const MAX_EVENTS: usize = 1_000;
-/// The greatest number of limited clients for which a subscriber gets events.
-const MAX_CLIENTS: usize = 20_000;
-
-/// A change of a client under one rule.
+/// An event under one rule.
 #[derive(Clone, Debug)]
 pub enum RuleEvent {
-    /// The client of the rule of this name crossed its limit, or was forgiven.
-    Changed(String, ClientEvent),
-    /// Something was done to the client.
+    /// A client crossed its limit, or was forgiven.
+    Changed(ClientEvent),
+    /// Something was done to a client.
     Noticed(ClientNotice),
 }
 
-/// The state of one subscriber: what it was sent of each rule.
+/// The state of one subscriber: what it was sent so far.
 #[derive(Debug)]
 pub struct EventSource {
-    limited: HashMap<String, LimitedClients>,
+    limited: LimitedClients,
     notices: Receiver<ClientNotice>,
 }
 
@@ -174,7 +144,7 @@ impl EventSource {
     /// Returns the source for a new subscriber. Its first step has the clients that are over their limit already.
     pub fn new(service: &Service) -> Self {
         Self {
-            limited: HashMap::new(),
+            limited: LimitedClients::default(),
             notices: service.notices(),
         }
     }
@@ -182,29 +152,22 @@ impl EventSource {
     /// Returns the events since the step before under the rules that `permitted` names.
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let rules = service.rules();
-        let now = service.now();
         let mut events = self.noticed(&permitted);
-        self.limited
-            .retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);
-        let known: usize = self.limited.values().map(LimitedClients::len).sum();
-        let mut budget = Budget {
-            events: MAX_EVENTS,
-            clients: MAX_CLIENTS.saturating_sub(known),
+        let is_shown = |rule: &str| {
+            permitted(rule) && (rule == ENVOY || rules.get(rule.as_bytes()).is_some())
         };
+        self.limited
+            .clients
+            .retain(|(rule, _), _| is_shown(rule));
         let of_rules = rules.iter().map(|rule| (&*rule.name, &rule.directory));
         let all = of_rules.chain([(ENVOY, &service.descriptor_records.directory)]);
-        for (rule, directory) in all.filter(|(rule, _)| permitted(rule)) {
-            let Some(names) = directory.names() else {
-                continue;
-            };
-            let limited = self.limited.entry(rule.to_owned()).or_default();
-            let changes = limited.step(names.top(usize::MAX), now, &mut budget);
-            events.extend(
-                changes
-                    .into_iter()
-                    .map(|one| RuleEvent::Changed(rule.to_owned(), one)),
-            );
-        }
+        let directories = all
+            .filter(|(rule, _)| permitted(rule))
+            .filter_map(|(rule, directory)| {
+                Some((rule.into(), directory.names()?.top(usize::MAX)))
+            });
+        let changes = self.limited.step(directories, service.now());
+        events.extend(changes.into_iter().map(RuleEvent::Changed));
         events
     }
 
@@ -213,10 +176,10 @@ impl EventSource {
         loop {
             match self.notices.try_recv() {
                 Ok(notice) if permitted(&notice.client.rule) => {
-                    if let Notice::Reset = notice.what
-                        && let Some(limited) = self.limited.get_mut(&notice.client.rule)
-                    {
-                        limited.reset(notice.client.fingerprint);
+                    if let Notice::Reset = notice.what {
+                        let client = &notice.client;
+                        let client = (client.rule.as_str().into(), client.fingerprint);
+                        self.limited.clients.remove(&client);
                     }
                     events.push(RuleEvent::Noticed(notice));
                 }
@@ -247,7 +210,7 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let rule: Rule = "gcra 1/10s burst=1".parse().unwrap();
-            let engine = MemoryEngine::with_clock(1000, ManualClock::new(Nanos::ZERO)).unwrap();
+            let engine = MemoryEngine::with_clock(10_000, ManualClock::new(Nanos::ZERO)).unwrap();
             let id = engine.prepare("api", &rule).unwrap();
             let names = Names::new(rule.limit(), NameOptions::default());
             Self {
@@ -276,11 +239,10 @@ mod tests {
         }
 
         /// Returns the changes of a step, each as a word and the client's name.
-        fn step(&mut self, second: u64, mut budget: Budget) -> Vec<String> {
+        fn step(&mut self, second: u64) -> Vec<String> {
             let now = Nanos::new(second * 1_000_000_000);
-            let events = self
-                .limited
-                .step(self.names.top(usize::MAX), now, &mut budget);
+            let names = [("api".into(), self.names.top(usize::MAX))];
+            let events = self.limited.step(names.into_iter(), now);
             let text = |event: &ClientEvent| {
                 format!(
                     "{:?} {}",
@@ -294,57 +256,50 @@ mod tests {
         }
     }
 
-    const AMPLE: Budget = Budget {
-        events: 100,
-        clients: 100,
-    };
-
     #[test]
     fn a_client_is_limited_once_and_forgiven_when_its_wait_has_passed() {
         let mut scene = Scene::new();
         scene.request("alice", 1);
         scene.request("bob", 1);
-        assert!(scene.step(1, AMPLE).is_empty());
+        assert!(scene.step(1).is_empty());
         scene.request("alice", 2);
-        assert_eq!(scene.step(2, AMPLE), ["Limited alice"]);
+        assert_eq!(scene.step(2), ["Limited alice"]);
         scene.request("alice", 3);
-        assert!(scene.step(3, AMPLE).is_empty());
-        assert!(scene.step(10, AMPLE).is_empty());
-        assert_eq!(scene.step(11, AMPLE), ["Forgiven alice"]);
-        assert!(scene.step(12, AMPLE).is_empty());
+        assert!(scene.step(3).is_empty());
+        assert!(scene.step(10).is_empty());
+        assert_eq!(scene.step(11), ["Forgiven alice"]);
+        assert!(scene.step(12).is_empty());
     }
 
     #[test]
     fn a_short_wait_between_two_steps_is_not_missed() {
         let mut scene = Scene::new();
-        assert!(scene.step(0, AMPLE).is_empty());
+        assert!(scene.step(0).is_empty());
         scene.request("alice", 1);
         scene.request("alice", 2);
-        assert_eq!(scene.step(20, AMPLE), ["Limited alice"]);
-        assert_eq!(scene.step(21, AMPLE), ["Forgiven alice"]);
+        assert_eq!(scene.step(20), ["Limited alice"]);
+        assert_eq!(scene.step(21), ["Forgiven alice"]);
     }
 
     #[test]
-    fn what_is_beyond_the_budget_follows_later() {
+    fn what_is_beyond_the_bounds_follows_later() {
         let mut scene = Scene::new();
-        for nth in 0..5 {
+        for nth in 0..MAX_EVENTS + 5 {
             let client = format!("client-{nth}");
             scene.request(&client, 1);
             scene.request(&client, 2);
         }
-        let small = Budget {
-            events: 2,
-            clients: 100,
-        };
-        let steps: Vec<_> = (0..4).map(|_| scene.step(2, small).len()).collect();
-        assert_eq!(steps, [2, 2, 1, 0]);
-        let none_more = Budget {
-            events: 100,
-            clients: 0,
-        };
+        let steps: Vec<_> = (0..3).map(|_| scene.step(2).len()).collect();
+        assert_eq!(steps, [MAX_EVENTS, 5, 0]);
+        let (_, name) = scene.names.top(1).remove(0);
+        let known = |nth| (("other".into(), nth), (Nanos::new(u64::MAX), name.clone()));
+        scene
+            .limited
+            .clients
+            .extend((0..MAX_CLIENTS as u64).map(known));
         scene.request("late", 2);
         scene.request("late", 2);
-        assert!(scene.step(2, none_more).is_empty());
+        assert!(scene.step(2).is_empty());
     }
 
     #[test]
@@ -352,12 +307,13 @@ mod tests {
         let mut scene = Scene::new();
         scene.request("alice", 1);
         scene.request("alice", 2);
-        assert_eq!(scene.step(2, AMPLE), ["Limited alice"]);
+        assert_eq!(scene.step(2), ["Limited alice"]);
         let hash = scene.engine.hash(b"alice");
         scene.names.forget(hash);
-        scene.limited.reset(hash.fingerprint());
-        assert!(scene.step(3, AMPLE).is_empty());
+        let client = ("api".into(), hash.fingerprint());
+        scene.limited.clients.remove(&client);
+        assert!(scene.step(3).is_empty());
         scene.request("alice", 3);
-        assert_eq!(scene.step(3, AMPLE), ["Limited alice"]);
+        assert_eq!(scene.step(3), ["Limited alice"]);
     }
 }

@@ -114,19 +114,19 @@ impl Subscriber {
 /// Returns an event as JSON.
 fn described(event: RuleEvent, now: Nanos) -> Value {
     match event {
-        RuleEvent::Changed(rule, event) => changed(&rule, event, now),
+        RuleEvent::Changed(event) => changed(event, now),
         RuleEvent::Noticed(notice) => noticed(&notice, now),
     }
 }
 
-fn changed(rule: &str, event: ClientEvent, now: Nanos) -> Value {
+fn changed(event: ClientEvent, now: Nanos) -> Value {
     let figures = event.name.as_top(event.fingerprint, now);
     let mut value = client(&SurveyedClient {
         figures,
         name: Some(event.name),
     });
     value["event"] = event.change.name().into();
-    value["rule"] = rule.into();
+    value["rule"] = (*event.rule).into();
     value["at"] = seconds_since_epoch(now).into();
     value
 }
