@@ -60,13 +60,13 @@ impl Client {
         &mut self,
         mut buffers: Buffers,
     ) -> io::Result<(Buffers, Option<usize>)> {
-        if self.session.server.service.engine().waits() {
-            // The future is boxed, so that it takes no memory in connections whose engine never
-            // waits.
-            return Box::pin(self.answer_apart(buffers)).await;
-        }
+        let waits = self.session.server.service.engine().waits();
         let mut consumed = 0;
         loop {
+            // No buffers of the thread are held while the client waits for Redis.
+            if waits {
+                buffers = buffers.apart();
+            }
             let Buffers {
                 input,
                 questions,
@@ -82,35 +82,6 @@ impl Client {
                 BatchEnd::Full => buffers = self.drain(buffers, &mut consumed).await?,
             }
         }
-    }
-
-    /// Does the same as `answer` on copies of the input, so that no buffers of the thread are held
-    /// while it waits for Redis.
-    async fn answer_apart(&mut self, buffers: Buffers) -> io::Result<(Buffers, Option<usize>)> {
-        let input: Box<[u8]> = buffers.input[..].into();
-        buffers.give_back();
-        let mut output = Vec::new();
-        let mut questions = Questions::new();
-        let mut consumed = 0;
-        let going_on = loop {
-            match self
-                .answer_batch(&input, &mut consumed, &mut questions, &mut output)
-                .await
-            {
-                BatchEnd::Starved => break true,
-                BatchEnd::Closing => break false,
-                BatchEnd::Renewed => {}
-                BatchEnd::Full => {
-                    self.hold(input.len() + output.len())?;
-                    self.write_patiently(&output).await?;
-                    output.clear();
-                }
-            }
-        };
-        let mut buffers = Buffers::take();
-        buffers.input.extend_from_slice(&input);
-        buffers.output.append(&mut output);
-        Ok((buffers, going_on.then_some(consumed)))
     }
 
     async fn answer_batch(

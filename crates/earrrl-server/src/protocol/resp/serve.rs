@@ -236,7 +236,7 @@ impl Client {
 
     /// Writes to a client that is slow to read. No further request of this client is read
     /// meanwhile.
-    pub(super) async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
+    async fn write_patiently(&mut self, output: &[u8]) -> io::Result<()> {
         self.connection.busy();
         let mut written = 0;
         while written < output.len() {
@@ -298,13 +298,24 @@ impl Buffers {
         })
     }
 
-    /// Empties the set and returns it to the thread's pool.
-    pub(super) fn give_back(mut self) {
+    /// Returns a copy that takes only the memory of the bytes in it, and returns the set to the pool.
+    pub(super) fn apart(self) -> Self {
+        let copy = Self {
+            input: self.input.clone(),
+            questions: Questions::new(),
+            output: self.output.clone(),
+        };
+        self.give_back();
+        copy
+    }
+
+    /// Empties the set and returns it to the thread's pool, unless it is a copy.
+    fn give_back(mut self) {
         self.input.clear();
         self.output.clear();
         self.output.shrink_to(2 * OUTPUT_HIGH_WATER);
         POOL.with_borrow_mut(|pool| {
-            if pool.len() < SPARE {
+            if pool.len() < SPARE && self.input.capacity() >= INPUT_LEN {
                 pool.push(self);
             }
         });
