@@ -15,8 +15,6 @@ pub mod limit;
 mod matching;
 pub mod memory_check;
 pub mod names;
-mod override_changes;
-mod override_store;
 pub mod override_table;
 mod overrides;
 pub mod reports;
@@ -44,9 +42,9 @@ use descriptor_limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
 use error::AskError;
 use limit::Known;
 use names::{ClientNotice, Notice};
+use override_table::RunTimeOverrides;
 use rule::{ActiveRule, NamedRule, RuleRecords};
 use rules::{ActiveRules, InlineRules};
-use run_time::RunTimeOverrides;
 
 /// The number of notices that a stream of events may lag behind.
 const MAX_NOTICES: usize = 1024;
