@@ -178,69 +178,49 @@ pub enum Code {
     OverLimit = 2,
 }
 
-/// A unit of time. A limit's windows begin at multiples of the unit since the Unix epoch, so a week
-/// begins on a Thursday.
+/// A unit of time, with its number in protobuf messages. A limit's windows begin at multiples of the unit since the Unix
+/// epoch, so a week begins on a Thursday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// A second.
-    Second,
+    Second = 1,
     /// A minute.
-    Minute,
+    Minute = 2,
     /// An hour.
-    Hour,
+    Hour = 3,
     /// A day.
-    Day,
+    Day = 4,
     /// 30 days.
-    Month,
+    Month = 5,
     /// 365 days.
-    Year,
+    Year = 6,
     /// Seven days.
-    Week,
+    Week = 7,
 }
 
-/// A unit with its name, its number in protobuf messages and its length in seconds.
-struct UnitProperties {
-    unit: Unit,
-    name: &'static str,
-    number: i32,
-    secs: u64,
-}
-
-const fn unit(unit: Unit, name: &'static str, number: i32, secs: u64) -> UnitProperties {
-    UnitProperties {
-        unit,
-        name,
-        number,
-        secs,
-    }
-}
-
-/// The properties of every unit, in the order of the units.
-const UNITS: [UnitProperties; 7] = [
-    unit(Unit::Second, "second", 1, 1),
-    unit(Unit::Minute, "minute", 2, 60),
-    unit(Unit::Hour, "hour", 3, 3600),
-    unit(Unit::Day, "day", 4, 86_400),
-    unit(Unit::Month, "month", 5, 30 * 86_400),
-    unit(Unit::Year, "year", 6, 365 * 86_400),
-    unit(Unit::Week, "week", 7, 7 * 86_400),
+/// The units with their names and their lengths in seconds, in the order of their numbers.
+const UNITS: [(Unit, &str, u64); 7] = [
+    (Unit::Second, "second", 1),
+    (Unit::Minute, "minute", 60),
+    (Unit::Hour, "hour", 3600),
+    (Unit::Day, "day", 86_400),
+    (Unit::Month, "month", 30 * 86_400),
+    (Unit::Year, "year", 365 * 86_400),
+    (Unit::Week, "week", 7 * 86_400),
 ];
 
 impl Unit {
     /// Returns the unit of this name, ignoring upper and lower case.
     pub fn parse(name: &str) -> Option<Self> {
-        UNITS
-            .iter()
-            .find(|unit| unit.name.eq_ignore_ascii_case(name))
-            .map(|unit| unit.unit)
+        let mut units = UNITS.into_iter();
+        let unit = units.find(|(_, known, _)| known.eq_ignore_ascii_case(name));
+        unit.map(|(unit, ..)| unit)
     }
 
     /// Returns the unit of this number in protobuf messages.
     pub fn from_number(number: i32) -> Option<Self> {
-        UNITS
-            .iter()
-            .find(|unit| unit.number == number)
-            .map(|unit| unit.unit)
+        let mut units = UNITS.into_iter().map(|(unit, ..)| unit);
+        units.find(|unit| unit.number() == number)
     }
 
     /// Returns the unit that is this many seconds long, or whose length in the calendar has this mean.
@@ -248,26 +228,26 @@ impl Unit {
         match secs {
             2_629_746 => Some(Self::Month),
             31_556_952 => Some(Self::Year),
-            _ => UNITS
-                .iter()
-                .find(|unit| unit.secs == secs)
-                .map(|unit| unit.unit),
+            _ => {
+                let unit = UNITS.into_iter().find(|(.., length)| *length == secs);
+                unit.map(|(unit, ..)| unit)
+            }
         }
     }
 
     /// Returns the name of the unit.
     pub fn name(self) -> &'static str {
-        UNITS[self as usize].name
+        UNITS[self as usize - 1].1
     }
 
     /// Returns the number of the unit in protobuf responses.
     pub fn number(self) -> i32 {
-        UNITS[self as usize].number
+        self as i32
     }
 
     /// Returns the length of the unit as a duration.
     pub fn duration(self) -> std::time::Duration {
-        std::time::Duration::from_secs(UNITS[self as usize].secs)
+        std::time::Duration::from_secs(UNITS[self as usize - 1].2)
     }
 }
 
@@ -326,13 +306,7 @@ mod tests {
 
     #[test]
     fn names_numbers_and_seconds_belong_together() {
-        for UnitProperties {
-            unit,
-            name,
-            number,
-            secs,
-        } in UNITS
-        {
+        for (number, (unit, name, secs)) in (1..).zip(UNITS) {
             assert_eq!(Unit::parse(&name.to_uppercase()), Some(unit));
             assert_eq!(Unit::from_number(number), Some(unit));
             assert_eq!(Unit::from_secs(secs), Some(unit));
