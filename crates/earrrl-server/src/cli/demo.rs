@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::CliFailure;
 use super::http_client::HttpClient;
-use super::stop::Stop;
+use super::progress::Stop;
 
 const RULE: &str = "recent-average 1/s half-life=10s strict";
 /// The clients, and the time between two of their requests: 1.67 and 0.8 requests a second.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 
-use super::snapshot::{RuleCounts, TopSnapshot, TreeRow, tree};
+use super::remote::{RuleCounts, TopSnapshot, TreeRow, tree};
 
 /// A request of the screen to the thread that reads the server.
 pub(super) enum ScreenRequest {
@@ -214,7 +214,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::top::snapshot::TopRow;
+    use crate::cli::top::remote::TopRow;
 
     fn press(screen: &mut Screen, code: KeyCode) -> KeyEffect {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
