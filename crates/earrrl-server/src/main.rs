@@ -1,7 +1,6 @@
 //! The `earrrl` binary.
 
 mod cli;
-mod configured;
 
 use std::process::ExitCode;
 

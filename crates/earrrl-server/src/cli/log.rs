@@ -17,10 +17,9 @@ use earrrl_logs::suggest::{Profiles, profile_texts};
 use earrrl_tower::Prefixes;
 
 use super::CliFailure;
+use super::attributes::{LogCondition, LogConditions, fields};
 use super::failure::{self, ERROR, warn};
-use super::progress::ReadProgress;
-use super::stop::Stop;
-use crate::configured::{LogCondition, LogConditions, fields};
+use super::progress::LogWatch;
 
 /// The flags that select logs, and the fields of their lines.
 #[derive(Debug, clap::Args)]
@@ -202,18 +201,21 @@ impl LogArgs {
 pub(crate) fn read(
     args: &LogArgs,
     reader: &mut LogReader,
-    (progress, stop): (&ReadProgress, &Stop),
     mut take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
 ) -> Result<bool, CliFailure> {
+    let watch = LogWatch::begin(&args.files)?;
     let mut whole = true;
     for file in &args.files {
-        let result = reader.read(file, |source| stop.watch(progress.watch(source)), &mut take);
-        whole &= is_whole(result, (progress, stop))?;
-        if stop.is_set() {
-            progress.suspend(|| warn("interrupted: what was read until then is reported"));
+        let result = reader.read(file, |source| watch.counted(source), &mut take);
+        whole &= is_whole(result, &watch)?;
+        if watch.stop.is_set() {
+            watch
+                .bar
+                .suspend(|| warn("interrupted: what was read until then is reported"));
             break;
         }
     }
+    watch.bar.finish_and_clear();
     used((reader, args), whole)
 }
 
@@ -225,7 +227,6 @@ pub(crate) fn read(
 pub(crate) fn follow(
     args: &LogArgs,
     reader: &mut LogReader,
-    watch: (&ReadProgress, &Stop),
     mut take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
 ) -> Result<bool, CliFailure> {
     let file = match &args.files[..] {
@@ -236,8 +237,9 @@ pub(crate) fn follow(
             ));
         }
     };
-    let result = reader.follow(file, |source| watch.1.watch(source), &mut take);
-    let whole = is_whole(result, watch)?;
+    let watch = LogWatch::begin(&args.files)?;
+    let result = reader.follow(file, |source| watch.stop.watch(source), &mut take);
+    let whole = is_whole(result, &watch)?;
     used((reader, args), whole)
 }
 
@@ -245,15 +247,12 @@ pub(crate) fn follow(
 ///
 /// # Errors
 /// Returns an error if the requests could not be processed.
-fn is_whole(
-    result: Result<(), ReadError>,
-    (progress, stop): (&ReadProgress, &Stop),
-) -> Result<bool, CliFailure> {
+fn is_whole(result: Result<(), ReadError>, watch: &LogWatch) -> Result<bool, CliFailure> {
     match result {
         Ok(()) => Ok(true),
-        Err(ReadError::Input(_)) if stop.is_set() => Ok(true),
+        Err(ReadError::Input(_)) if watch.stop.is_set() => Ok(true),
         Err(ReadError::Input(problem)) => {
-            progress.suspend(|| warn(&problem));
+            watch.bar.suspend(|| warn(&problem));
             Ok(false)
         }
         Err(ReadError::Output(error)) => Err(error.into()),

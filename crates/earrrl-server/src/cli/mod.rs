@@ -1,5 +1,6 @@
 //! The command line; each command has a file.
 
+mod attributes;
 mod check;
 mod completions;
 mod config;
@@ -16,7 +17,6 @@ mod replay_config;
 mod serve;
 mod simulate;
 mod state;
-mod stop;
 mod suggest;
 mod terms;
 mod top;

@@ -10,8 +10,6 @@ use earrrl::{Mode, Rule};
 use ipnet::IpNet;
 
 use super::failure::warn;
-use super::progress::ReadProgress;
-use super::stop::Stop;
 use super::{CliFailure, log};
 use earrrl_logs::format::Format;
 use earrrl_logs::line::Escaped;
@@ -156,17 +154,14 @@ impl ReplayOutput {
 /// Runs `earrrl replay`.
 pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     args.check()?;
-    let stop = Stop::on_interrupt()?;
     let mut reader = LogReader::new(args.log.selection());
-    let progress = ReadProgress::of(&args.log.files);
-    let watch = (&progress, &stop);
     let mut held = HeldBack::default();
     let (mut run, whole) = if args.streams()? {
         let mut run = Run::new(&args);
-        let whole = args.read(&mut reader, watch, |c, requests| run.take(c, requests))?;
+        let whole = args.read(&mut reader, |c, requests| run.take(c, requests))?;
         (run, whole)
     } else {
-        let whole = args.read(&mut reader, watch, |_, requests| held.extend(requests))?;
+        let whole = args.read(&mut reader, |_, requests| held.extend(requests))?;
         held.sort();
         if args.rules.is_empty() {
             args.rules = super::suggest::advice(&reader, &held)?;
@@ -175,7 +170,6 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
         held.each(|requests| run.take(&reader.clients, requests))?;
         (run, whole)
     };
-    progress.clear();
     match args.output.is_list() {
         true => run.write_list(&args, &mut reader)?,
         false if args.output == ReplayOutput::Html => run.write_page(&args, &mut reader, &held)?,
@@ -214,7 +208,7 @@ impl ReplayArgs {
     }
 
     /// Returns true if the output includes a figure over time.
-    pub(super) fn shows_time(&self) -> bool {
+    fn shows_time(&self) -> bool {
         self.plot.is_some() || self.output == ReplayOutput::Html
     }
 
@@ -246,17 +240,16 @@ impl ReplayArgs {
     pub(super) fn read(
         &self,
         reader: &mut LogReader,
-        watch: (&ReadProgress, &Stop),
         take: impl FnMut(&ClientNumbers, &Requests<'_>) -> io::Result<()>,
     ) -> Result<bool, CliFailure> {
         match self.follow {
-            true => log::follow(&self.log, reader, watch, take),
-            false => log::read(&self.log, reader, watch, take),
+            true => log::follow(&self.log, reader, take),
+            false => log::read(&self.log, reader, take),
         }
     }
 
     /// Returns the command as it was given, and the logs that it reads.
-    pub(super) fn origin(&self) -> Origin {
+    fn origin(&self) -> Origin {
         let words = std::env::args_os().skip(1);
         let words = words.map(|word| word.to_string_lossy().into_owned());
         let files = self.log.files.iter();

@@ -8,8 +8,6 @@ use clap::ValueEnum;
 use earrrl::Rule;
 
 use super::failure::warn;
-use super::progress::ReadProgress;
-use super::stop::Stop;
 use super::{CliFailure, log};
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
@@ -107,14 +105,8 @@ impl SuggestArgs {
     /// Reads the logs. Returns the requests in the order of their times, and false if a log could
     /// not be read to its end.
     fn read(&self, reader: &mut LogReader) -> Result<(Rows, bool), CliFailure> {
-        let progress = ReadProgress::of(&self.log.files);
         let mut rows = Rows::default();
-        let stop = Stop::on_interrupt()?;
-        let watch = (&progress, &stop);
-        let whole = log::read(&self.log, reader, watch, |_, requests| {
-            rows.extend(requests)
-        })?;
-        progress.clear();
+        let whole = log::read(&self.log, reader, |_, requests| rows.extend(requests))?;
         rows.sort();
         Ok((rows, whole))
     }

@@ -8,8 +8,8 @@ use earrrl_logs::suggest::{RuleTerms, toml_text};
 use earrrl_server::config::attribute::PLAIN;
 
 use super::CliFailure;
+use super::attributes::LogCondition;
 use super::log::LogArgs;
-use crate::configured::LogCondition;
 
 /// The fields of a log that are known only after the response, so that no rule can use them.
 const OF_RESPONSES: [&str; 6] = [

@@ -172,7 +172,8 @@ impl ActiveRule {
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
         let cost = match &self.config.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
-            CostSource::Fixed(_) | CostSource::ByPath(_) => None,
+            CostSource::ByPath(_) => Some("path"),
+            CostSource::Fixed(_) => None,
         };
         self.deciding_attributes().chain(cost)
     }
