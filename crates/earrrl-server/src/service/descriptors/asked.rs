@@ -62,7 +62,7 @@ pub(super) struct AskedLimit<'a> {
 pub(super) enum Source<'a> {
     /// The configured tree of descriptors.
     Tree(&'a DescriptorLimit, &'a TreeLimit),
-    /// The request itself; see [`apart`](super::apart).
+    /// The request itself; see [`super`].
     Request(RateLimit),
     /// A rule of the server's own configuration. If it counts nothing, it denies the request, which lacks an
     /// attribute of the rule's key.

@@ -3,13 +3,23 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use earrrl::{Limit, Nanos, Outcome};
+use earrrl::{Decision, Limit, Nanos, Outcome};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
-use super::apart::Apart;
 use super::asked::{AskedLimit, whole_seconds};
 use crate::service::answer::{Answer, Charged};
+
+/// The decisions on single limits of a request, in the order of its limits; `None` for those that are decided
+/// together.
+pub(super) type Apart<'a> = SmallVec<[Option<DecidedApart<'a>>; 2]>;
+
+/// The decision on one limit of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecidedApart<'a> {
+    pub(super) charged: Charged<'a>,
+    pub(super) decision: Decision,
+}
 
 /// The verdicts of all limits that a request meets.
 #[derive(Debug)]
