@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tonic::{Code, Status};
 
 use super::call;
-use super::message::{Reply, frame};
+use super::call::{Reply, frame};
 use crate::protobuf::authorization::{
     AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
     HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,

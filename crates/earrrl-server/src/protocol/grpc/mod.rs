@@ -7,8 +7,6 @@
 
 mod authz;
 mod call;
-mod message;
-mod reserve;
 pub mod serve;
 
 pub use serve::{Services, services};

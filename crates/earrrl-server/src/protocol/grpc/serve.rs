@@ -20,8 +20,8 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::ServiceExt as _;
 
-use super::message::{counted, response};
-use super::{authz, call, reserve};
+use super::call::{counted, response};
+use super::{authz, call};
 use crate::connections::Connection;
 use crate::protocol::http2;
 use crate::protocol::http2::held::{HeldBytes, HeldShare};
@@ -96,10 +96,10 @@ async fn respond_to(
             call::rate_limit(&server, Mode::Charge, request).await
         }
         "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => {
-            reserve::reserve(&server, request).await
+            call::reserve(&server, request).await
         }
         "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => {
-            reserve::commit(&server, request).await
+            call::commit(&server, request).await
         }
         "/envoy.service.auth.v3.Authorization/Check" => authz::answer(&server, request).await,
         _ => return counted(&server, of_service(&services, &held, request).await),

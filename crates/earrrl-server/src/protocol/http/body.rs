@@ -180,7 +180,7 @@ impl<'a> ChargeBody<'a> {
         Ok(NamedCharge {
             rule: self.rule.0,
             key,
-            cost: self.cost.map(cost).transpose()?,
+            cost: self.cost.map(|cost| amount("cost", cost)).transpose()?,
         })
     }
 }
@@ -220,10 +220,6 @@ impl<'a> Refund<'a> {
 /// Returns the text of a JSON parser's error on one line.
 pub(super) fn shown(error: &serde_json::Error) -> String {
     error.to_string().escape_debug().to_string()
-}
-
-fn cost(number: &RawValue) -> Result<Cost, AskError> {
-    amount("cost", number)
 }
 
 /// Parses the number of a field, which has at most nine decimals.

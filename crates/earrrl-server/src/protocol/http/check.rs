@@ -1,23 +1,37 @@
-//! The routes that decide: `/v1/check`, `/v1/peek`, `/v1/charge`, `/v1/check/batch`; and
-//! `/v1/refund`.
+//! The routes that decide: `/v1/check`, `/v1/peek`, `/v1/charge`, `/v1/check/batch`, and `/v1/refund`; and those of
+//! reservations: `/v1/reserve`, `/v1/commit` and `/v1/renew`.
+//!
+//! What routes check before they answer is at the end: the token must grant the required access, and the body must be
+//! JSON of bounded length.
 
-use std::time::Instant;
+use std::borrow::Cow;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use earrrl::Mode;
+use earrrl::{HoldId, HoldTerms, Mode, RuleError};
 use futures_util::future::join_all;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
-use super::request::{ServerState, parse, read};
+use super::body::{
+    self, BatchBody, ChargeBody, Check, CostPairs, JsonObject, JsonText, KeyText, MAX_BATCH,
+    NamedCharge, Pairs, Refund, WantedDecision, amount,
+};
 use crate::config::access::{Access, Scope};
-use crate::protocol::response::Problem;
-use crate::protocol::response::{self, AnswerStatus};
+use crate::protocol::bearer::authorize;
+use crate::protocol::response::{self, AnswerStatus, GONE, Problem};
 use crate::server::Server;
 use crate::service::answer::Answer;
 use crate::service::ask::Manner;
 use crate::service::attributes::{Attributes, bytes};
+use crate::service::error::AskError;
+use crate::service::reserve::{ActualCosts, Reserved, time_to_live, with_id};
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -79,15 +93,23 @@ async fn decide<T>(
         WantedDecision::Matching(pairs) => {
             access.permit_all_rules()?;
             Box::pin(async {
-                let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
-                let request = Attributes::named(pairs, &rules.reading)?;
-                rules.log_unread(request.names());
+                let request = attributes(pairs, &rules)?;
                 let answer = server.service.ask_matching(&rules, &request, manner).await;
                 Ok(then(&answer.judged()?, true))
             })
             .await
         }
     }
+}
+
+fn attributes<'a>(
+    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    rules: &ActiveRules,
+) -> Result<Attributes<'a>, AskError> {
+    let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
+    let request = Attributes::named(pairs, &rules.reading)?;
+    rules.log_unread(request.names());
+    Ok(request)
 }
 
 async fn decide_several<T>(
@@ -138,13 +160,14 @@ pub(super) async fn batch(
     if server.service.engine().waits() {
         while let Some(first) = checks.next() {
             let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
-            let answers: Vec<_> = together
-                .map(|check| decide_apart(&server, &access, check))
-                .collect();
-            join_all(answers)
-                .await
-                .iter()
-                .for_each(|answer| out.extend_from_slice(answer));
+            let answers = together.map(async |check| {
+                let mut answer = Vec::with_capacity(256);
+                decide_into(&server, &access, check, &mut answer).await;
+                answer
+            });
+            for answer in join_all(answers).await {
+                out.extend_from_slice(&answer);
+            }
         }
     } else {
         for check in checks {
@@ -169,12 +192,6 @@ async fn decide_into(server: &Server, access: &Access, check: Check<'_>, out: &m
     out.push(b',');
 }
 
-async fn decide_apart(server: &Server, access: &Access, check: Check<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
-    decide_into(server, access, check, &mut out).await;
-    out
-}
-
 pub(super) async fn refund(
     State(server): ServerState,
     request: Request,
@@ -188,4 +205,247 @@ pub(super) async fn refund(
     let ask = named.ask(rule);
     server.service.refund(&ask, charged_at).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReserveBody<'a> {
+    #[serde(borrow)]
+    rule: Option<JsonText<'a>>,
+    key: Option<KeyText<'a>>,
+    key_b64: Option<JsonText<'a>>,
+    cost: Option<&'a RawValue>,
+    rules: Option<Vec<JsonObject<ChargeBody<'a>>>>,
+    attributes: Option<Pairs<'a>>,
+    ttl: Option<&'a RawValue>,
+    #[serde(default)]
+    at_most: bool,
+    reservation: Option<JsonText<'a>>,
+}
+
+/// A request for a reservation: the charges and the terms.
+type Wanted<'a> = (WantedDecision<'a>, HoldTerms);
+
+impl<'a> ReserveBody<'a> {
+    /// Returns the charges and the terms.
+    fn wanted(self) -> Result<Wanted<'a>, AskError> {
+        let Self {
+            rule,
+            key,
+            key_b64,
+            cost,
+            rules,
+            attributes,
+            ttl,
+            at_most,
+            reservation,
+        } = self;
+        let mut terms = HoldTerms::default();
+        if let Some(ttl) = ttl {
+            terms = terms.ttl(seconds(ttl)?);
+        }
+        if at_most {
+            terms = terms.at_most();
+        }
+        if let Some(id) = reservation {
+            terms = with_id(terms, &id.0)?;
+        }
+        let check = Check {
+            rule,
+            key,
+            key_b64,
+            cost,
+            rules,
+            attributes,
+        };
+        Ok((check.wanted()?, terms))
+    }
+}
+
+/// The body of a request to `/v1/commit`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitBody<'a> {
+    #[serde(borrow)]
+    reservation: JsonText<'a>,
+    cost: Option<&'a RawValue>,
+    costs: Option<CostPairs<'a>>,
+}
+
+/// The body of a request to `/v1/renew`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RenewBody<'a> {
+    #[serde(borrow)]
+    reservation: JsonText<'a>,
+    ttl: Option<&'a RawValue>,
+}
+
+/// Parses a time to live in seconds.
+fn seconds(text: &RawValue) -> Result<Duration, AskError> {
+    time_to_live(text.get(), Some(amount("ttl", text)?))
+}
+
+/// Parses an id. A text that is no id is that of no reservation.
+fn parse_id(text: &JsonText<'_>) -> Result<HoldId, Problem> {
+    let unknown = |error: RuleError| Problem::new(StatusCode::NOT_FOUND, error.to_string());
+    text.0.parse().map_err(unknown)
+}
+
+pub(super) async fn reserve(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (access, body) = read(&server, request, Scope::Check).await?;
+    let started = Instant::now();
+    let wanted = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
+    let response = hold(&server, &access, wanted).await?;
+    server
+        .service
+        .metrics
+        .http_request
+        .record(started.elapsed());
+    Ok(response)
+}
+
+async fn hold(
+    server: &Server,
+    access: &Access,
+    (wanted, terms): Wanted<'_>,
+) -> Result<Response, Problem> {
+    let rules = server.service.rules();
+    let service = &server.service;
+    let respond = |reserved: &Reserved<'_>, several| {
+        response::respond_reserved(reserved, several, server.config.x_ratelimit_headers)
+    };
+    let several = !matches!(wanted, WantedDecision::One(_));
+    let list: Vec<NamedCharge<'_>> = match wanted {
+        WantedDecision::One(named) => vec![named],
+        WantedDecision::Several(list) => list,
+        WantedDecision::Matching(pairs) => {
+            access.permit_all_rules()?;
+            let request = attributes(pairs, &rules)?;
+            let reserved = service.reserve_matching(&rules, &request, terms).await?;
+            return Ok(respond(&reserved, true));
+        }
+    };
+    let mut asks = Vec::with_capacity(list.len());
+    for named in &list {
+        let rule = rules.named(named.rule.as_bytes())?;
+        access.permit_rule(&rule.name)?;
+        asks.push(named.ask(rule));
+    }
+    let reserved = service.reserve(&asks, terms, true).await?;
+    Ok(respond(&reserved, several))
+}
+
+pub(super) async fn commit(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
+    // The id cannot be guessed, so it permits the commit under the rules of the reservation.
+    let (_, body) = read(&server, request, Scope::Check).await?;
+    let CommitBody {
+        reservation,
+        cost,
+        costs,
+    } = parse(&server, &body)?;
+    let id = parse_id(&reservation)?;
+    let by_rule: Vec<(Cow<'_, str>, _)>;
+    let costs = match (cost, costs) {
+        (None, Some(costs)) => {
+            by_rule = costs.0;
+            ActualCosts::ByRule(
+                by_rule
+                    .iter()
+                    .map(|(name, cost)| (&**name, *cost))
+                    .collect(),
+            )
+        }
+        (cost, None) => ActualCosts::All(cost.map(|cost| amount("cost", cost)).transpose()?),
+        (Some(_), Some(_)) => {
+            return Err(AskError::Invalid("expected one of: cost, costs".to_owned()).into());
+        }
+    };
+    let rules = server.service.rules();
+    let (answer, repeated) = server.service.commit(&rules, id, &costs).await?;
+    Ok(response::respond_committed(&answer, repeated))
+}
+
+pub(super) async fn renew(
+    State(server): ServerState,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let (_, body) = read(&server, request, Scope::Check).await?;
+    let RenewBody { reservation, ttl } = parse(&server, &body)?;
+    let ttl = ttl
+        .map(seconds)
+        .transpose()?
+        .unwrap_or(HoldTerms::default().ttl);
+    server.service.renew(parse_id(&reservation)?, ttl).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) type ServerState = State<Arc<Server>>;
+
+/// Returns the body of a request whose token permits the operation, and the access that the token
+/// grants. A body that is announced as too long is refused before any of it is read. The request must have the content
+/// type of JSON, which a web page cannot send to another site without that site's consent (CORS).
+pub(super) async fn read(
+    server: &Server,
+    request: Request,
+    needed: Scope,
+) -> Result<(Access, Bytes), Problem> {
+    let access = authorize(server, request.headers(), needed)?;
+    let kind = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    if !essence
+        .trim_ascii()
+        .eq_ignore_ascii_case(b"application/json")
+    {
+        let detail = "expected Content-Type: application/json";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    }
+    let most = server.config.max_body;
+    let too_long = |detail| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail);
+    let announced = request.body().size_hint().lower();
+    if announced > most as u64 {
+        return Err(too_long(format!("{announced} bytes; at most {most}")));
+    }
+    let body = Limited::new(request.into_body(), most).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => too_long(format!("more than {most} bytes")),
+        false => broken(server, &*error),
+    });
+    Ok((access, body?.to_bytes()))
+}
+
+/// Returns the error for a body that ended early: its chunks are malformed, or the client has
+/// disconnected.
+fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut kinds = causes.filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let malformed = [io::ErrorKind::InvalidInput, io::ErrorKind::InvalidData];
+    if kinds.any(|kind| malformed.contains(&kind)) {
+        server.service.metrics.malformed.increment();
+        return Problem::new(StatusCode::BAD_REQUEST, "malformed chunks");
+    }
+    let gone = StatusCode::from_u16(GONE).unwrap_or(StatusCode::BAD_REQUEST);
+    Problem::new(gone, "no whole body")
+}
+
+/// Parses a request's body as a JSON object.
+pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> Result<T, Problem> {
+    let parsed = serde_json::from_slice::<JsonObject<T>>(body);
+    parsed.map(|object| object.0).map_err(|error| {
+        server.service.metrics.malformed.increment();
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            format!("JSON: {}", body::shown(&error)),
+        )
+    })
 }

@@ -12,8 +12,8 @@ use axum::{Json, Router};
 use earrrl::Mode;
 use serde_json::{Value, json};
 
-use super::request::ServerState;
-use super::{authz, check, dashboard, events, overrides, reserve, top};
+use super::check::ServerState;
+use super::{authz, check, events, top};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest};
 use crate::protocol::bearer::authorize;
@@ -37,9 +37,9 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/peek", asks(Mode::Peek))
         .route("/v1/charge", asks(Mode::Charge))
         .route("/v1/refund", post(check::refund))
-        .route("/v1/reserve", post(reserve::reserve))
-        .route("/v1/commit", post(reserve::commit))
-        .route("/v1/renew", post(reserve::renew))
+        .route("/v1/reserve", post(check::reserve))
+        .route("/v1/commit", post(check::commit))
+        .route("/v1/renew", post(check::renew))
         .merge(visibility())
         .route(
             "/openapi.json",
@@ -63,9 +63,9 @@ pub fn admin_router(server: Arc<Server>) -> Router {
     health()
         .route("/metrics", get(metrics))
         .merge(visibility())
-        .route("/", get(dashboard::page))
-        .merge(dashboard::assets())
-        .route("/v1/live", get(dashboard::live))
+        .route("/", get(events::page))
+        .merge(events::assets())
+        .route("/v1/live", get(events::live))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no decisions on this listener"))
         .with_state(server)
 }
@@ -96,12 +96,12 @@ fn visibility() -> Router<Arc<Server>> {
             "/v1/clients/{rule}/{*key}",
             get(top::explain).delete(top::reset),
         )
-        .route("/v1/overrides", get(overrides::list))
+        .route("/v1/overrides", get(top::list_overrides))
         .route(
             "/v1/overrides/{rule}/{*key}",
-            get(overrides::get)
-                .put(overrides::put)
-                .delete(overrides::delete),
+            get(top::show_override)
+                .put(top::put_override)
+                .delete(top::delete_override),
         )
         .route("/v1/rules", get(top::rules))
         .route("/v1/top", get(top::top))

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::lines::HeadLines;
-use super::refusal::HttpRefusal;
+use super::lines::HttpRefusal;
 use crate::connections::Connection;
 use crate::stream::Stream;
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::codec::{Malformed, Request, decode};
-use super::dispatch::AfterCommand;
+use super::command::AfterCommand;
 use super::question::{Gathered, Questions, recycle};
 use super::reply::Writer;
 use super::serve::{Buffers, Client, OUTPUT_HIGH_WATER};

@@ -5,8 +5,8 @@ use earrrl::internal::table::KeyHash;
 use earrrl::{Cost, MAX_CHARGES, Mode, Outcome};
 
 use super::codec::Request;
-use super::decision::{write_answer, write_brief, write_throttled};
 use super::reply::Writer;
+use super::reply::{write_answer, write_brief, write_throttled};
 use super::session::{Refusal, Session};
 use crate::config::access::{Access, Scope};
 use crate::engine::throttle::{Call, Throttled};
