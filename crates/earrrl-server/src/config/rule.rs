@@ -1,7 +1,5 @@
 //! The `[[rule]]` tables of the configuration.
 
-mod cost;
-mod overrides;
 mod terms;
 
 use std::collections::BTreeSet;
@@ -15,17 +13,13 @@ use earrrl_redis::Consistency;
 use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;
 
-use self::cost::min_cost;
-use self::overrides::overrides;
+use self::terms::{min_cost, overrides};
 use super::attribute::{Condition, KeyPart, client_lengths, conditions, key_parts};
 use super::engine::EngineConfig;
 use super::table::{Field, Table, defaults};
 
-pub use self::cost::CostSource;
-pub(super) use self::cost::check_passes;
-pub use self::overrides::Override;
-pub(super) use self::terms::Surroundings;
-pub use self::terms::{Terms, action_name};
+pub use self::terms::{CostSource, Override, Terms, action_name};
+pub(super) use self::terms::{Surroundings, check_passes};
 
 /// The largest number of rules in a configuration.
 pub const MAX_RULES: usize = 1000;

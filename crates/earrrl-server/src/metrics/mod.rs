@@ -2,7 +2,6 @@
 
 mod counter;
 mod family;
-mod process;
 
 pub(crate) use counter::digest;
 pub use counter::{Counter, Histogram, Outcomes, RuleOutcomes, SmallCounter};
@@ -102,7 +101,7 @@ impl Metrics {
             .chain(self.by_label())
             .chain(self.times())
             .chain(families);
-        let text: String = own.chain(process::families()).map(Family::text).collect();
+        let text: String = own.chain(family::of_process()).map(Family::text).collect();
         text.into_bytes()
     }
 

@@ -6,7 +6,4 @@ pub mod dial;
 pub mod handover;
 pub mod reload;
 pub mod run;
-pub mod socket;
-mod stamps;
 pub mod workers;
-mod xds;

@@ -13,14 +13,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::accept::Listener;
 use super::accept::{self, refusal};
 use super::allocator::give_back_free_memory;
+use super::dial;
 use super::handover::{self, HandedOver};
+use super::reload::each_second;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
-use super::socket::Listener;
-use super::stamps::each_second;
 use super::workers::{Serving, Workers};
-use super::xds;
 use crate::config::Config;
 use crate::config::envoy::ControlPlane;
 use crate::config::listen::{ListenAddress, Protocol};
@@ -229,7 +229,7 @@ impl Running {
             ..
         } = self;
         if let Some(plane) = control_plane {
-            tasks.spawn(xds::follow(Arc::clone(&server), plane));
+            tasks.spawn(dial::follow(Arc::clone(&server), plane));
         }
         tasks.spawn(announce_readiness(
             Arc::clone(&server),

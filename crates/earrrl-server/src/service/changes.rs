@@ -153,19 +153,16 @@ impl EventSource {
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let rules = service.rules();
         let mut events = self.noticed(&permitted);
-        let is_shown = |rule: &str| {
-            permitted(rule) && (rule == ENVOY || rules.get(rule.as_bytes()).is_some())
-        };
-        self.limited
-            .clients
-            .retain(|(rule, _), _| is_shown(rule));
+        let is_shown =
+            |rule: &str| permitted(rule) && (rule == ENVOY || rules.get(rule.as_bytes()).is_some());
+        self.limited.clients.retain(|(rule, _), _| is_shown(rule));
         let of_rules = rules.iter().map(|rule| (&*rule.name, &rule.directory));
         let all = of_rules.chain([(ENVOY, &service.descriptor_records.directory)]);
-        let directories = all
-            .filter(|(rule, _)| permitted(rule))
-            .filter_map(|(rule, directory)| {
-                Some((rule.into(), directory.names()?.top(usize::MAX)))
-            });
+        let directories =
+            all.filter(|(rule, _)| permitted(rule))
+                .filter_map(|(rule, directory)| {
+                    Some((rule.into(), directory.names()?.top(usize::MAX)))
+                });
         let changes = self.limited.step(directories, service.now());
         events.extend(changes.into_iter().map(RuleEvent::Changed));
         events

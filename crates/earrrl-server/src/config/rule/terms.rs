@@ -1,13 +1,15 @@
-//! The terms of a rule, which its overrides share but for the algorithm: the action, the cost and the bounds.
+//! The terms of a rule, which its overrides share but for the algorithm: the action, the bounds and the cost, with its
+//! fields `cost`, `min_cost` and `max_cost`; and the overrides: different limits for some of its clients.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, OnExpiry, Rule, RuleError};
+use earrrl::{Action, Cost, Limit, Mode, Nanos, OnExpiry, Quota, Rule, RuleError, Wait};
 use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;
 
-use super::cost::{CostSource, cost_source, max_cost, never_passes};
+use crate::config::attribute::{Condition, KeyPart, attribute_name, client_lengths, conditions};
+use crate::config::condition_index::ConditionIndex;
 use crate::config::engine::EngineConfig;
 use crate::config::table::{Field, Table};
 
@@ -76,7 +78,7 @@ impl Terms {
     ///
     /// # Errors
     /// Returns why the text is no limit for clients of this rule.
-    pub(super) fn limit_at_run_time(&self, text: &str) -> Result<Rule, String> {
+    fn limit_at_run_time(&self, text: &str) -> Result<Rule, String> {
         let rule = text.parse().and_then(|rule| self.completed(rule));
         let rule = rule.map_err(|error| error.to_string())?;
         if self.is_on_redis {
@@ -165,4 +167,264 @@ pub fn action_name(action: Action) -> &'static str {
         Action::Observe => "observe",
         _ => "deny",
     }
+}
+
+/// The source of a request's cost if the request itself states none.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CostSource {
+    /// All requests have this cost.
+    Fixed(Cost),
+    /// The cost depends on the path: the first matching condition determines it, and other paths
+    /// cost 1.
+    ByPath(Vec<(Condition, Cost)>),
+    /// The cost is the value of the attribute of this name, or the rule's least cost if the request lacks it.
+    Attribute(String),
+}
+
+/// Reads the field `max_cost`, the largest cost of a request.
+pub(super) fn max_cost(table: &Table<'_>, cost: &CostSource) -> Option<Cost> {
+    let field = table.field("max_cost")?;
+    let is_set = table.has("cost") && matches!(cost, CostSource::Fixed(_));
+    match field.cost()? {
+        Cost::ZERO => field.refuse("0 is not above 0"),
+        most if most < Cost::ONE && !is_set => field.refuse(format!(
+            "{most} is below 1, the cost of a request without one; set cost"
+        )),
+        most => Some(most),
+    }
+}
+
+/// Reads the smallest cost that a request's attribute can set. The default is 1: a client may choose the attribute's
+/// value, and a cost of 0 would pass however much the client has used before.
+pub(super) fn min_cost(table: &Table<'_>, cost: &CostSource, max_cost: Option<Cost>) -> Cost {
+    let is_chosen = matches!(cost, CostSource::Attribute(_));
+    table.only_if(is_chosen, "cost = \"attribute:NAME\"", &["min_cost"]);
+    let Some(field) = table.field("min_cost") else {
+        return Cost::ONE;
+    };
+    let min = field.cost().unwrap_or(Cost::ONE);
+    if let Some(max) = max_cost.filter(|max| min > *max) {
+        field.mistake(format!("{min} is above max_cost, {max}"));
+    }
+    min
+}
+
+/// Reads the field `cost`, the source of a request's cost.
+fn cost_source(table: &Table<'_>, paths: Paths) -> CostSource {
+    let found = table.field("cost").and_then(|field| {
+        if field.is_text() {
+            field.checked(attribute).map(CostSource::Attribute)
+        } else if field.is_table() {
+            Some(CostSource::ByPath(by_path(field, paths)))
+        } else {
+            field.cost().map(CostSource::Fixed)
+        }
+    });
+    found.unwrap_or(CostSource::Fixed(Cost::ONE))
+}
+
+/// Returns the name of the attribute whose value is the cost.
+fn attribute(text: &str) -> Result<String, String> {
+    if text.starts_with("attribute:") || text.starts_with("header:") {
+        return attribute_name(text);
+    }
+    let shown = text.escape_debug();
+    let want = "expected a number, \"attribute:NAME\", \"header:NAME\" or a table by path";
+    Err(format!("`{shown}`: {want}"))
+}
+
+/// Returns why a cost would deny every request that has it.
+fn never_passes(rule: &Rule, source: &CostSource) -> Option<String> {
+    let costs: Vec<Cost> = match source {
+        CostSource::Fixed(cost) => vec![*cost],
+        CostSource::ByPath(costs) => costs.iter().map(|(_, cost)| *cost).collect(),
+        CostSource::Attribute(_) => Vec::new(),
+    };
+    let max_cost = rule.max_cost();
+    costs.into_iter().find_map(|cost| match cost > max_cost {
+        true => Some(format!("cost: {cost} is above max_cost, {max_cost}")),
+        false => check_passes(rule.limit(), cost).err(),
+    })
+}
+
+/// Reads the costs by path, and sorts them so that the most specific pattern applies: the one with the most characters
+/// besides wildcards, and of two of the same length the one without a wildcard.
+fn by_path(field: Field<'_>, paths: Paths) -> Vec<(Condition, Cost)> {
+    let mut costs = Vec::new();
+    for (path, number) in field.entries() {
+        let path = path.get_ref();
+        let condition = Condition::new("path", path, paths);
+        let condition = condition.map_err(|why| number.mistake(why)).ok();
+        if let Some((condition, cost)) = condition.zip(number.cost()) {
+            let wildcards = path.matches('*').count();
+            costs.push(((path.len() - wildcards, wildcards == 0), condition, cost));
+        }
+    }
+    costs.sort_by_key(|(specific, ..)| std::cmp::Reverse(*specific));
+    let costs = costs.into_iter();
+    costs
+        .map(|(_, condition, cost)| (condition, cost))
+        .collect()
+}
+
+/// Checks that a request of a new client passes.
+///
+/// # Errors
+/// Returns the costs that pass if this one never does.
+pub(in crate::config) fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
+    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
+    if decision.retry_after != Wait::Never {
+        return Ok(());
+    }
+    let can = match Quota::of(limit).units {
+        0 => "only costs below 1 can".to_owned(),
+        most => format!("at most {most} can"),
+    };
+    Err(format!(
+        "cost: {cost} can never pass under this limit; {can}"
+    ))
+}
+
+/// The largest number of overrides that a rule may have.
+const MAX_OVERRIDES: usize = 100_000;
+/// The largest number of overrides of one rule that name no single value or network. The index
+/// cannot find these, so each is compared with every request.
+const MAX_COMPARED: usize = 1000;
+
+/// A different limit for some of a rule's clients.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// The conditions that a client must meet for the override to apply; all must hold.
+    pub conditions: Vec<Condition>,
+    /// The override's limit, with the action and the largest cost of the rule that it belongs to.
+    pub rule: Rule,
+}
+
+impl Override {
+    /// Returns the override for one client, which is set at run time. `values` are those of the attributes of
+    /// the rule's key.
+    ///
+    /// # Errors
+    /// Returns a sentence about the mistake in the values or in the limit.
+    pub fn of_client(
+        terms: &Terms,
+        key: &[KeyPart],
+        values: &[String],
+        limit: &str,
+    ) -> Result<Self, String> {
+        let read = |part: &&KeyPart| part.attributes().next().is_some();
+        let parts: Vec<_> = key.iter().filter(read).collect();
+        if parts.is_empty() {
+            return Err(
+                "key: the rule has one limit for all clients; change it in the file".into(),
+            );
+        }
+        if parts.len() != values.len() {
+            let (count, expected) = (values.len(), parts.len());
+            let names: Vec<_> = parts.iter().map(ToString::to_string).collect();
+            let names = names.join(", ");
+            return Err(format!("key: {count} parts; expected {expected}: {names}"));
+        }
+        let lengths = client_lengths(key).next().unwrap_or_default();
+        let prefixes = lengths.or(terms.prefixes);
+        let condition = |(part, value): (&&KeyPart, &String)| {
+            let found = part.split(value.as_bytes());
+            let found = found
+                .and_then(|(one, value)| Some((one.attribute()?, str::from_utf8(value).ok()?)));
+            let Some((attribute, text)) = found else {
+                let value = value.escape_debug();
+                return Err(format!(
+                    "key: `{value}` names none of {part}; expected one of them, `=` and its value"
+                ));
+            };
+            Condition::of_client(attribute, text, terms.paths, prefixes)
+                .map_err(|why| format!("key: {attribute}: {why}"))
+        };
+        let conditions = parts.iter().zip(values).map(condition);
+        Ok(Self {
+            conditions: conditions.collect::<Result<_, _>>()?,
+            rule: terms
+                .limit_at_run_time(limit)
+                .map_err(|why| format!("limit: {why}"))?,
+        })
+    }
+
+    /// Returns true if all clients of the override are exempt from its rule.
+    pub fn is_exempt_by(&self, exempt: &[Condition]) -> bool {
+        are_exempt(&self.conditions, exempt)
+    }
+
+    /// Returns true if every client that meets `conditions` also meets the conditions of this
+    /// override.
+    fn is_for_all_of(&self, conditions: &[Condition]) -> bool {
+        let covered = |own: &Condition| conditions.iter().any(|other| own.covers(other));
+        !self.conditions.is_empty() && self.conditions.iter().all(covered)
+    }
+}
+
+/// Returns true if one of the conditions in `exempt` holds for all clients that meet `conditions`.
+fn are_exempt(conditions: &[Condition], exempt: &[Condition]) -> bool {
+    let covers = |one: &Condition| conditions.iter().any(|own| one.covers(own));
+    exempt.iter().any(covers)
+}
+
+/// Reads the overrides of a rule.
+pub(super) fn overrides(
+    table: &Table<'_>,
+    exempt: &[Condition],
+    terms: &Terms,
+    paths: Paths,
+) -> Vec<Override> {
+    let tables = table.tables("override");
+    if let Some(excess) = tables.get(MAX_OVERRIDES) {
+        excess.mistake(format!(
+            "{} overrides; at most {MAX_OVERRIDES}",
+            tables.len()
+        ));
+    }
+    let mut valid: Vec<Override> = Vec::with_capacity(tables.len());
+    let mut index = ConditionIndex::default();
+    for table in tables {
+        let limit = table.required("limit");
+        let Some(key) = table.required("key") else {
+            continue;
+        };
+        let conditions = conditions(key, paths);
+        if key.is_table() && key.entries().is_empty() {
+            key.mistake("expected the clients, as { user = \"alice\" }");
+        } else if are_exempt(&conditions, exempt) {
+            key.mistake("these are exempt from the rule, so the override never applies");
+        } else if is_covered(&valid, &index, &conditions) {
+            key.mistake(
+                "an override before is for all of these, and the first counts; put it first",
+            );
+        }
+        if let Some(rule) = limit.and_then(|field| terms.limit(field, None)) {
+            let rule = terms.bounded(rule);
+            index.add(valid.len(), &conditions);
+            valid.push(Override { conditions, rule });
+        }
+        if index.compared() == MAX_COMPARED + 1 {
+            key.mistake(format!(
+                "more than {MAX_COMPARED} overrides by prefixes alone"
+            ));
+        }
+    }
+    valid
+}
+
+/// Returns true if one of the overrides in `valid` applies to all requests that meet `conditions`,
+/// so that a later override for these would never apply.
+fn is_covered(valid: &[Override], index: &ConditionIndex, conditions: &[Condition]) -> bool {
+    let samples: Vec<_> = conditions
+        .iter()
+        .map(|one| (&one.attribute, one.sample().unwrap_or_default()))
+        .collect();
+    let value = |name: &str| {
+        let sample = samples.iter().find(|(attribute, _)| *attribute == name);
+        sample.map(|(_, value)| value.as_bytes())
+    };
+    index
+        .find(value, |place| valid[place].is_for_all_of(conditions))
+        .is_some()
 }
