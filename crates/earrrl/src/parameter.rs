@@ -152,11 +152,6 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Checks that a rate is within the bounds of [`Rate::new`]. Errors name `field`.
-pub(crate) fn rate(field: &str, rate: Rate) -> Result<Rate, RuleError> {
-    Rate::new(rate.amount, Duration::from_nanos(rate.per)).map_err(|error| error.of(field))
-}
-
 /// Checks that a half-life, period or window is within its bounds. Returns it in nanoseconds.
 pub(crate) fn span(field: &str, span: Duration) -> Result<u64, RuleError> {
     if span < SHORTEST || span > LONGEST {

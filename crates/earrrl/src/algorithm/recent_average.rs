@@ -145,7 +145,7 @@ impl RecentAverage {
             }
             Averaging::Period(time) => parameter::span("period", time)? as f64 / 1e9,
         };
-        let limit = parameter::rate("rate", rate)?.per_second_f64();
+        let limit = rate.per_second_f64();
         let most = limit * period_secs * (1.0 + TOLERANCE);
         let period_steps = period_secs * STEPS_PER_SEC;
         let period_ticks = period_steps * STEP as f64;

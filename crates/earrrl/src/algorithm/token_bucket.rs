@@ -88,7 +88,6 @@ impl TokenBucket {
     /// Returns a pool whose capacity has the name `field` in errors.
     fn named(field: &str, capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
         let capacity = parameter::quota(field, capacity)?;
-        let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
         let unit = (d * u128::from(TICKS_PER_NANO)).div_ceil(n);
         let full = mul_div_floor(capacity.billionths(), unit, BILLION)
