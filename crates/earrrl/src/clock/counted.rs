@@ -88,19 +88,8 @@ struct Reading {
     boot: u64,
 }
 
-#[derive(Default)]
-struct Published {
-    counter: AtomicU64,
-    time: AtomicU64,
-    a_count: AtomicU64,
-    counts: AtomicU64,
-}
-
-/// The data of comparisons, which only the thread that holds the lock uses.
-struct Comparison {
-    /// The reading at which the present measurement of the counter began.
-    measured_from: Option<Reading>,
-}
+/// The numbers of a stretch.
+type Published = [AtomicU64; 4];
 
 #[repr(align(64))]
 pub(super) struct Counted<S> {
@@ -111,7 +100,8 @@ pub(super) struct Counted<S> {
     /// An instant of wall time, and the boot time at that instant.
     anchor: (u64, u64),
     source: S,
-    comparison: Mutex<Comparison>,
+    /// The reading at which the present measurement of the counter began. The thread that holds the lock compares.
+    measured_from: Mutex<Option<Reading>>,
 }
 
 impl<S: Source> Counted<S> {
@@ -124,9 +114,7 @@ impl<S: Source> Counted<S> {
             stretches: Default::default(),
             anchor: (wall, boot),
             source,
-            comparison: Mutex::new(Comparison {
-                measured_from: None,
-            }),
+            measured_from: Mutex::new(None),
         };
         let stated = clock.source.a_count();
         let first = if stated >= 1 << SLOW {
@@ -183,13 +171,13 @@ impl<S: Source> Counted<S> {
             let (version, stretch) = self.published();
             let time = if stretch.is_boot_time() {
                 let boot = self.source.boot();
-                if let Ok(mut comparison) = self.comparison.try_lock() {
-                    self.measure(&mut comparison, boot);
+                if let Ok(mut measured_from) = self.measured_from.try_lock() {
+                    self.measure(&mut measured_from, boot);
                 }
                 self.instant_at(boot).max(stretch.time)
-            } else if let Some(mut comparison) = self.lock(counter, &stretch) {
+            } else if let Some(mut measured_from) = self.lock(counter, &stretch) {
                 if self.is_current(version) {
-                    return self.go_on(&mut comparison, &stretch, before);
+                    return self.go_on(&mut measured_from, &stretch, before);
                 }
                 continue;
             } else {
@@ -203,12 +191,12 @@ impl<S: Source> Counted<S> {
 
     /// Locks the comparison. Returns `None` if the stretch is simply over and another thread is
     /// comparing already. The end of the stretch is then a valid answer, so no thread has to wait.
-    fn lock(&self, counter: u64, stretch: &Stretch) -> Option<MutexGuard<'_, Comparison>> {
-        match self.comparison.try_lock() {
+    fn lock(&self, counter: u64, stretch: &Stretch) -> Option<MutexGuard<'_, Option<Reading>>> {
+        match self.measured_from.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::WouldBlock) if stretch.is_over(counter) => None,
             Err(_) => Some(
-                self.comparison
+                self.measured_from
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner),
             ),
@@ -217,7 +205,7 @@ impl<S: Source> Counted<S> {
 
     /// Compares the counter with boot time and begins the next stretch if necessary. Returns the
     /// present instant.
-    fn go_on(&self, comparison: &mut Comparison, stretch: &Stretch, before: u64) -> u64 {
+    fn go_on(&self, measured_from: &mut Option<Reading>, stretch: &Stretch, before: u64) -> u64 {
         let reading = self.read();
         let time = stretch.time_at(reading.counter);
         let boot = self.instant_at(reading.boot);
@@ -236,7 +224,7 @@ impl<S: Source> Counted<S> {
         } else {
             let ahead = time.checked_sub(boot).filter(|_| !set_back);
             let tolerated = ahead.is_some_and(|ahead| ahead <= (passed >> SLOW) + AHEAD);
-            self.doubt(comparison, stretch, reading.counter, set_back, tolerated)
+            self.doubt(measured_from, stretch, reading.counter, set_back, tolerated)
         };
         self.publish(&next);
         next.time
@@ -246,7 +234,7 @@ impl<S: Source> Counted<S> {
     /// little ahead, the stretch runs slower; otherwise boot time is read.
     fn doubt(
         &self,
-        comparison: &mut Comparison,
+        measured_from: &mut Option<Reading>,
         stretch: &Stretch,
         counter: u64,
         set_back: bool,
@@ -264,25 +252,21 @@ impl<S: Source> Counted<S> {
         if tolerated && !set_back {
             return Stretch::of(slower(stretch.a_count), reading.counter, time);
         }
-        comparison.measured_from = None;
+        *measured_from = None;
         Stretch::by_boot_time(time)
     }
 
     /// Measures the counter while boot time is read, and then begins a stretch that uses the
     /// counter.
-    fn measure(&self, comparison: &mut Comparison, boot: u64) {
+    fn measure(&self, measured_from: &mut Option<Reading>, boot: u64) {
         let (_, stretch) = self.published();
-        let since = comparison
-            .measured_from
-            .map(|from| boot.saturating_sub(from.boot));
+        let since = measured_from.map(|from| boot.saturating_sub(from.boot));
         if !stretch.is_boot_time() || since.is_some_and(|since| since < MEASURED) {
             return;
         }
         let reading = self.close();
-        let a_count = comparison
-            .measured_from
-            .and_then(|from| from.a_count_until(reading));
-        comparison.measured_from = Some(reading);
+        let a_count = measured_from.and_then(|from| from.a_count_until(reading));
+        *measured_from = Some(reading);
         let next = a_count.map(|a_count| self.stretch_from(reading, a_count));
         let next = next.filter(|next| next.time >= stretch.time);
         self.publish(&next.unwrap_or(stretch));
@@ -333,11 +317,12 @@ impl<S: Source> Counted<S> {
     fn published(&self) -> (u64, Stretch) {
         let version = self.version.load(Acquire);
         let published = &self.stretches[version as usize % 2];
+        let [counter, time, a_count, counts] = published.each_ref().map(|word| word.load(Relaxed));
         let stretch = Stretch {
-            counter: published.counter.load(Relaxed),
-            time: published.time.load(Relaxed),
-            a_count: published.a_count.load(Relaxed),
-            counts: published.counts.load(Relaxed),
+            counter,
+            time,
+            a_count,
+            counts,
         };
         (version, stretch)
     }
@@ -348,10 +333,15 @@ impl<S: Source> Counted<S> {
         let version = (self.version.load(Relaxed) & !CLOSED) + 1;
         fence(Release);
         let published = &self.stretches[version as usize % 2];
-        published.counter.store(stretch.counter, Relaxed);
-        published.time.store(stretch.time, Relaxed);
-        published.a_count.store(stretch.a_count, Relaxed);
-        published.counts.store(stretch.counts, Relaxed);
+        let Stretch {
+            counter,
+            time,
+            a_count,
+            counts,
+        } = *stretch;
+        for (word, number) in published.iter().zip([counter, time, a_count, counts]) {
+            word.store(number, Relaxed);
+        }
         self.version.store(version, Release);
     }
 }
