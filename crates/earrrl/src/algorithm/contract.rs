@@ -112,12 +112,6 @@ pub trait Algorithm: Sized {
         Replenishment::Steady
     }
 
-    /// Returns the time of the client's last stored request if a refund must name this time to find
-    /// the request; `None` if a refund finds it under the present time too.
-    fn last_charge(&self, _state: &Self::State) -> Option<Nanos> {
-        None
-    }
-
     /// Returns the most heap bytes that a busy client's state occupies.
     fn most_heap_bytes(&self) -> usize {
         0

@@ -235,8 +235,10 @@ impl Limit {
     /// Returns the time of the client's last stored request if a refund must name this time to find
     /// the request; `None` if a refund finds it under the present time too.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
-        let state = state?;
-        each!(self, limit => limit.last_charge(limit.open_ref(state)?))
+        match state? {
+            State::SlidingLog(log) => log.newest().map(Nanos::new),
+            _ => None,
+        }
     }
 
     /// Returns true if a request can be held back until it is allowed; see [`Algorithm::can_delay`].
@@ -356,8 +358,8 @@ impl Limit {
     }
 
     /// Returns the state as a word; see [`Algorithm::word`].
-    pub(crate) fn word(&self, state: &State) -> Option<super::Word> {
-        each!(self, limit => limit.open_ref(state).map(|state| limit.word(state)))
+    pub(crate) fn word(&self, state: State) -> Option<super::Word> {
+        each!(self, limit => limit.open(Some(state)).map(|state| limit.word(&state)))
     }
 
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at

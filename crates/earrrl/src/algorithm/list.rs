@@ -43,13 +43,6 @@ macro_rules! algorithms {
                         _ => None,
                     }
                 }
-
-                fn open_ref<'s>(&self, state: &'s State) -> Option<&'s Self::State> {
-                    match state {
-                        State::$Algorithm(state) => Some(state),
-                        _ => None,
-                    }
-                }
             }
         )*
 
@@ -156,7 +149,4 @@ pub(super) trait Stored<S>: Algorithm {
 
     /// Returns the state of this algorithm; `None` for a state of another one.
     fn open(&self, state: Option<S>) -> Option<Self::State>;
-
-    /// Returns the state of this algorithm, as [`open`](Self::open) does, by reference.
-    fn open_ref<'s>(&self, state: &'s S) -> Option<&'s Self::State>;
 }

@@ -164,10 +164,6 @@ impl Algorithm for SlidingLog {
 
     tallied!(cost => cost);
 
-    fn last_charge(&self, state: &Tally) -> Option<Nanos> {
-        state.newest().map(Nanos::new)
-    }
-
     /// Returns the bytes of the longest log. The quota does not bound it, since requests may cost less than 1.
     fn most_heap_bytes(&self) -> usize {
         Tally::bytes_of(self.max_entries)

@@ -12,7 +12,7 @@ use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::BuildHasherDefault;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 use std::sync::{Mutex, MutexGuard};
@@ -25,10 +25,10 @@ use crate::engine::{EngineError, RuleId};
 use crate::hold_id::HoldId;
 use crate::lock::lock;
 use crate::rules::reserve::Reserved;
-use crate::store::Identity;
 #[cfg(target_os = "linux")]
 use crate::store::file::records::RecordFile;
 use crate::store::table::{KeyHash, KeyHasher};
+use crate::store::{Identity, random_id};
 
 /// The default bound on the number of live reservations.
 pub const DEFAULT_MAX_HOLDS: usize = 100_000;
@@ -117,7 +117,7 @@ impl Holds {
             most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
             committed: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            count: AtomicU64::new(RandomState::new().build_hasher().finish()),
+            count: AtomicU64::new(random_id()),
             ids: KeyHasher::with_key(&key),
             #[cfg(target_os = "linux")]
             file: OnceLock::new(),
@@ -280,13 +280,6 @@ impl Holds {
     fn write(&self, _id: HoldId, _parts: &mut [HeldPart], _expires: Nanos, _is_committed: bool) {}
 
     fn erase(&self, _parts: &[HeldPart]) {}
-}
-
-/// Returns the hash of a rule's name by which a later process knows the rule.
-pub(crate) fn hash_of_name(name: &str) -> u64 {
-    let mut hasher = siphasher::sip::SipHasher13::new_with_keys(0, 0);
-    hasher.write(name.as_bytes());
-    hasher.finish()
 }
 
 /// A reservation.

@@ -108,11 +108,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             };
             (after.map(State::Exponential), verdict)
         };
-        if mode == Mode::Peek {
-            self.clients.inspect(key, self.rule.limit(), now, decide)
-        } else {
-            self.clients.update(key, self.rule.limit(), now, decide)
-        }
+        self.clients
+            .visit(key, self.rule.limit(), now, mode, decide)
     }
 
     #[inline(always)]

@@ -325,8 +325,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let now = self.clock.now();
         if self.clients.keeps(old, new) {
             self.clients.carry(old, new, now);
+            if let Some(changed) = self.clients.under(new) {
+                self.clients = changed;
+            }
             let bounds = Bounds::new(new, self.capacity, most_bytes);
-            self.clients.bound(&bounds, new, now);
+            self.clients.bound(&bounds, now);
         } else if let Some(file) = self.clients.file() {
             let open = |wanted: &FileSpec<'_>| Clients::open(wanted, |_| now);
             self.clients = file.continued(new, self.capacity, open)?.0;
@@ -363,7 +366,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let key = self.hasher.hash(key);
         let now = self.clock.latest();
         let keep = |state: Option<State>| (state.clone(), state);
-        self.clients.inspect(key, self.rule.limit(), now, keep)
+        self.clients
+            .visit(key, self.rule.limit(), now, Mode::Peek, keep)
     }
 
     /// Removes a client's state.

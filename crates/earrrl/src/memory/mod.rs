@@ -39,7 +39,7 @@ use crate::store::table::{KeyHash, KeyHasher, Swept};
 use crate::store::{BuildError, StateDirectory};
 use crate::survey::Survey;
 pub use notice::Notice;
-pub use prepare::Preparation;
+pub use prepared::Preparation;
 use prepared::{Prepared, Registry, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
@@ -161,7 +161,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
-        Self::of(capacity, KeyHasher::random()?, clock, None)
+        Ok(Self::of(capacity, KeyHasher::random()?, clock, None))
     }
 
     /// Returns an engine with the given clock that keeps clients in a directory; see
@@ -177,7 +177,7 @@ impl<C: Clock> MemoryEngine<C> {
         clock: C,
     ) -> Result<Self, BuildError> {
         let hasher = directory.hasher();
-        let engine = Self::of(capacity, hasher, clock, Some(Box::new(directory)))?;
+        let engine = Self::of(capacity, hasher, clock, Some(Box::new(directory)));
         #[cfg(target_os = "linux")]
         engine.take_file(engine.clock.now())?;
         Ok(engine)
@@ -188,8 +188,8 @@ impl<C: Clock> MemoryEngine<C> {
         hasher: KeyHasher,
         clock: C,
         directory: Option<Box<StateDirectory>>,
-    ) -> Result<Self, BuildError> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             rules: ArcSwap::default(),
             names: Mutex::default(),
             notices: Mutex::default(),
@@ -198,7 +198,7 @@ impl<C: Clock> MemoryEngine<C> {
             clock: Time::new(clock),
             capacity,
             directory,
-        })
+        }
     }
 
     /// Returns the rules from whose files entries were removed when they were opened, with the
@@ -283,7 +283,7 @@ impl<C: Clock> MemoryEngine<C> {
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: KeyHash) {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
-            known.clients.prefetch(key, known.rule.limit().policy());
+            let _ = known.clients.place(key, known.rule.limit().policy());
         }
     }
 
@@ -509,7 +509,13 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     }
 
     fn prepare_in(&self, store: &str, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        self.prepare_beside(store, name, rule)
+        let wanted = Preparation {
+            name,
+            rule,
+            capacity: self.capacity,
+            store: Some(store),
+        };
+        self.prepare_all(&[wanted]).map(|ids| ids[0])
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {

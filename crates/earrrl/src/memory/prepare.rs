@@ -1,128 +1,42 @@
 //! Preparing rules, and changing them while requests are decided.
 
 use std::collections::{HashMap, HashSet};
-use std::iter;
+use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
 
 use super::notice::Notice;
-use super::prepared::{Prepared, Registry, StoreLocation};
+use super::prepared::{Preparation, Prepared, Registry, Rules};
 use super::{MemoryEngine, lock};
 use crate::clock::{Clock, Nanos};
-use crate::engine::{EngineError, RuleId};
+use crate::engine::{EngineError, RuleId, check_name};
 use crate::rule::Rule;
 use crate::store::file::StateFile;
-use crate::store::{Bounds, Clients, States};
-
-/// A rule to prepare in a [`MemoryEngine`].
-///
-/// ```
-/// use earrrl::MemoryEngine;
-/// use earrrl::internal::Preparation;
-///
-/// let engine = MemoryEngine::new(1000)?;
-/// let (login, search) = ("gcra 1/s burst=5".parse()?, "fixed-window 60/1m".parse()?);
-/// let ids = engine.prepare_all(&[
-///     Preparation { name: "login", rule: &login, capacity: 1000, store: None },
-///     Preparation { name: "search", rule: &search, capacity: 1000, store: None },
-/// ])?;
-/// assert_eq!(ids.len(), 2);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Preparation<'a> {
-    /// The rule's name.
-    pub name: &'a str,
-    /// The rule.
-    pub rule: &'a Rule,
-    /// The number of clients to allocate memory for.
-    pub capacity: usize,
-    /// The name of the store that the rule shares with other rules; `None` for a store of its own.
-    ///
-    /// A shared store takes memory as clients come, up to the greatest capacity of the rules that are prepared
-    /// in one call, so prepare all of its rules together. The clients of a rule that is then prepared with
-    /// another store begin anew there.
-    ///
-    /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
-    /// changes from one request to the next, the client begins afresh, unless its state means the same under
-    /// both limits: the same algorithm with the same half-life, period or window.
-    ///
-    /// In a directory, a shared store is the file of the rule that has the store's name. A rule whose states mean
-    /// something else has a file of its own. There, a client of a bucket that fills faster than its former one
-    /// first waits as long as under that.
-    pub store: Option<&'a str>,
-}
-
-/// The shared stores of the rules that are being prepared, with their new bounds.
-#[derive(Default)]
-struct SharedStores<'w>(HashMap<&'w str, (Arc<States>, Bounds)>);
-
-impl<'w> SharedStores<'w> {
-    fn new(wanted: &[Preparation<'w>], names: &Registry) -> Self {
-        let mut bounds: HashMap<&str, Bounds> = HashMap::new();
-        for Preparation {
-            rule,
-            capacity,
-            store,
-            ..
-        } in wanted
-        {
-            if let Some(store) = store {
-                let own = Bounds::new(rule.limit(), *capacity, rule.max_bytes());
-                bounds
-                    .entry(store)
-                    .and_modify(|all| *all = all.joined(own))
-                    .or_insert(own);
-            }
-        }
-        let store = |(name, bounds): (&'w str, Bounds)| {
-            let new = || Arc::new(States::shared(&bounds));
-            (
-                name,
-                (names.stores.get(name).cloned().unwrap_or_else(new), bounds),
-            )
-        };
-        Self(bounds.into_iter().map(store).collect())
-    }
-
-    /// Returns the view of a rule on its shared store, if it has one.
-    fn clients(&self, wanted: &Preparation<'_>) -> Option<Arc<Clients>> {
-        let (states, _) = self.0.get(wanted.store?)?;
-        let clients = Clients::sharing(Arc::clone(states), wanted.rule.limit());
-        Some(Arc::new(clients))
-    }
-}
+use crate::store::{Bounds, Clients, StateDirectory, States, checksum};
 
 /// A change of the rules that was prepared and not published yet.
-struct RuleUpdate {
+struct RuleUpdate<'w, 'e> {
+    wanted: &'w [Preparation<'w>],
+    names: &'e mut Registry,
+    /// The directory of the engine's state files, which are swept at `now`.
+    directory: Option<&'e StateDirectory>,
+    now: Nanos,
     next: Vec<Arc<Prepared>>,
     ids: Vec<RuleId>,
     /// The indices of new rules.
     added: HashMap<Arc<str>, usize>,
 }
 
-impl RuleUpdate {
-    fn add(
-        &mut self,
-        wanted: &Preparation<'_>,
-        names: &Registry,
-        stores: (&SharedStores<'_>, StoreLocation<'_>),
-    ) -> Result<(), EngineError> {
-        let known = names.places.get(wanted.name);
+impl RuleUpdate<'_, '_> {
+    fn add(&mut self, wanted: &Preparation<'_>) -> Result<(), EngineError> {
+        let known = self.names.places.get(wanted.name);
         let known = known.or_else(|| self.added.get(wanted.name));
         let place = known.copied().unwrap_or(self.next.len());
-        let clients = || {
-            let shared = stores.0.clients(wanted);
-            match shared.or_else(|| self.file_of_store(wanted, names)) {
-                Some(clients) => Ok(clients),
-                None => stores
-                    .1
-                    .new_clients(wanted.name, wanted.rule, wanted.capacity),
-            }
-        };
-        let prepared = match self.next.get(place) {
-            Some(known) => known.changed(wanted.rule, wanted.capacity, clients)?,
-            None => Prepared::new(wanted.name, wanted.rule, wanted.capacity, clients()?)?,
+        let known = self.next.get(place).cloned();
+        let changed = known.as_ref().and_then(|known| known.changed(wanted));
+        let prepared = match changed {
+            Some(changed) => changed,
+            None => self.afresh(wanted, known.as_deref())?,
         };
         let prepared = Arc::new(prepared);
         match self.next.get_mut(place) {
@@ -136,11 +50,67 @@ impl RuleUpdate {
         Ok(())
     }
 
+    /// Returns a rule whose clients begin afresh, in place of `known` if its name is known.
+    fn afresh(
+        &mut self,
+        wanted: &Preparation<'_>,
+        known: Option<&Prepared>,
+    ) -> Result<Prepared, EngineError> {
+        check_name(wanted.name)?;
+        Ok(Prepared {
+            name: wanted.name.into(),
+            rule: wanted.rule.clone(),
+            clients: self.new_clients(wanted)?,
+            capacity: wanted.capacity,
+            name_hash: checksum(wanted.name.as_bytes()),
+            version: known.map_or(0, |known| known.version + 1),
+        })
+    }
+
+    fn new_clients(&mut self, wanted: &Preparation<'_>) -> Result<Arc<Clients>, EngineError> {
+        let shared = match (wanted.store, self.directory) {
+            (Some(store), None) => Some(self.in_shared_map(store, wanted)),
+            (Some(store), Some(_)) => self.in_file_of(store, wanted),
+            (None, _) => None,
+        };
+        if let Some(shared) = shared {
+            return Ok(shared);
+        }
+        let Preparation {
+            name,
+            rule,
+            capacity,
+            ..
+        } = *wanted;
+        let limit = rule.limit();
+        let directory = self.directory;
+        let clients = match directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
+                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
+            }),
+            None => Clients::new(limit, capacity, rule.max_bytes()),
+        };
+        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
+        clients.map(Arc::new).map_err(unavailable)
+    }
+
+    /// Returns the view of a limit on a shared store, which has room for the rules that are prepared with it.
+    fn in_shared_map(&mut self, store: &str, wanted: &Preparation<'_>) -> Arc<Clients> {
+        let new = || {
+            let sharing = self.wanted.iter().filter(|one| one.store == Some(store));
+            let bounds = sharing.map(Preparation::bounds);
+            Arc::new(States::shared(
+                &bounds.fold(wanted.bounds(), Bounds::joined),
+            ))
+        };
+        let states = self.names.stores.entry(store.into()).or_insert_with(new);
+        Arc::new(Clients::in_map(Arc::clone(states), wanted.rule.limit()))
+    }
+
     /// Returns the clients of the rule that has the name of the wanted store, if states mean the same there.
-    fn file_of_store(&self, wanted: &Preparation<'_>, names: &Registry) -> Option<Arc<Clients>> {
-        let known = self.next.get(*names.places.get(wanted.store?)?)?;
-        let keeps = known.clients.keeps(known.rule.limit(), wanted.rule.limit());
-        keeps.then(|| Arc::clone(&known.clients))
+    fn in_file_of(&self, store: &str, wanted: &Preparation<'_>) -> Option<Arc<Clients>> {
+        let known = self.next.get(*self.names.places.get(store)?)?;
+        Some(known.changed(wanted)?.clients)
     }
 }
 
@@ -178,75 +148,38 @@ impl<C: Clock> MemoryEngine<C> {
     /// Returns an error if a name or a rule is invalid, or there is not enough memory.
     #[doc(hidden)]
     pub fn prepare_all(&self, wanted: &[Preparation<'_>]) -> Result<Vec<RuleId>, EngineError> {
-        self.prepare_locked(wanted, &mut lock(&self.names))
-    }
-
-    /// Prepares a rule beside the other rules of a store; see [`Engine::prepare_in`](crate::Engine::prepare_in).
-    pub(super) fn prepare_beside(
-        &self,
-        store: &str,
-        name: &str,
-        rule: &Rule,
-    ) -> Result<RuleId, EngineError> {
-        let mut names = lock(&self.names);
-        let rules = self.rules.load_full();
-        let map = names.stores.get(store).map(|map| Arc::as_ptr(map).addr());
-        let is_other = |known: &&Arc<Prepared>| {
-            map.is_some() && known.clients.shared_map() == map && *known.name != *name
-        };
-        let preparation = |name, rule, capacity| Preparation {
-            name,
-            rule,
-            capacity,
-            store: Some(store),
-        };
-        // The store needs room for the states of all of its rules.
-        let others = rules.iter().filter(is_other);
-        let others = others.map(|known| preparation(&*known.name, &known.rule, known.capacity));
-        let wanted = iter::once(preparation(name, rule, self.capacity)).chain(others);
-        let wanted: Vec<_> = wanted.collect();
-        self.prepare_locked(&wanted, &mut names).map(|ids| ids[0])
-    }
-
-    fn prepare_locked(
-        &self,
-        wanted: &[Preparation<'_>],
-        names: &mut Registry,
-    ) -> Result<Vec<RuleId>, EngineError> {
         // Every step that can fail comes before the first change that a request can see.
-        let stores = match self.directory {
-            Some(_) => SharedStores::default(),
-            None => SharedStores::new(wanted, names),
-        };
-        let place = StoreLocation {
+        let mut names = lock(&self.names);
+        let now = self.clock.now();
+        let mut update = RuleUpdate {
+            wanted,
+            names: &mut names,
             directory: self.directory.as_deref(),
-            now: self.clock.now(),
-        };
-        let next = Vec::clone(&self.rules.load_full());
-        let added = HashMap::new();
-        let mut change = RuleUpdate {
-            next,
+            now,
+            next: Vec::clone(&self.rules.load_full()),
             ids: Vec::new(),
-            added,
+            added: HashMap::new(),
         };
         for wanted in wanted {
-            change.add(wanted, names, (&stores, place))?;
+            update.add(wanted)?;
         }
-        let RuleUpdate { next, ids, added } = change;
+        let RuleUpdate {
+            next, ids, added, ..
+        } = update;
+        names.places.extend(added);
         let before = self.rules.swap(Arc::new(next.clone()));
+        let mut bounds = bounds_of_maps(&next);
         for id in &ids {
             let Some(after) = next.get(id.0 as usize) else {
                 continue;
             };
             let before = before.get(id.0 as usize).map(Arc::as_ref);
-            self.prepared_anew(before, after, place.now);
+            self.prepared_anew(before, after, now);
+            if let Some(bounds) = after.map().and_then(|map| bounds.remove(&map)) {
+                after.clients.bound(&bounds, now);
+            }
             #[cfg(target_os = "linux")]
             self.holds.attach(after.name_hash, *id, &after.clients);
-        }
-        names.places.extend(added);
-        for (name, (states, bounds)) in stores.0 {
-            states.bound(&bounds, self.clock.now());
-            names.stores.insert(name.into(), states);
         }
         Ok(ids)
     }
@@ -261,8 +194,6 @@ impl<C: Clock> MemoryEngine<C> {
         if let Some(before) = before.filter(|before| before.version == after.version) {
             after.clients.carry(before.rule.limit(), limit, now);
         }
-        let bounds = Bounds::new(limit, after.capacity, after.rule.max_bytes());
-        after.clients.bound(&bounds, limit, now);
         if let Some(notice) = after.notice(before) {
             lock(&self.notices).insert(notice.rule().into(), notice);
         }
@@ -305,14 +236,11 @@ impl<C: Clock> MemoryEngine<C> {
         let Some(known) = rules.get(place).filter(|known| known.waits_for_size(now)) else {
             return;
         };
-        let memory = StoreLocation {
-            directory: None,
-            now,
-        };
-        if let Ok(clients) = memory.new_clients(&known.name, &known.rule, known.capacity) {
+        let Prepared { rule, capacity, .. } = &**known;
+        if let Ok(clients) = Clients::new(rule.limit(), *capacity, rule.max_bytes()) {
             let mut next = Vec::clone(&rules);
             next[place] = Arc::new(Prepared {
-                clients,
+                clients: Arc::new(clients),
                 ..Prepared::clone(known)
             });
             self.rules.store(Arc::new(next));
@@ -322,20 +250,29 @@ impl<C: Clock> MemoryEngine<C> {
     /// Frees the memory of clients with larger states that are as good as new. Rules that share a store are
     /// many, so the store is looked at once.
     fn drop_idle(&self) {
-        let mut shared = HashSet::new();
+        let mut seen = HashSet::new();
         for place in 0..self.rules.load().len() {
             let Some(known) = self.rules.load().get(place).cloned() else {
                 continue;
             };
-            if known
-                .clients
-                .shared_map()
-                .is_none_or(|map| shared.insert(map))
-            {
-                known
-                    .clients
-                    .drop_idle(known.rule.limit(), self.clock.now());
+            if known.map().is_some_and(|map| seen.insert(map)) {
+                let limit = known.rule.limit();
+                known.clients.walk(limit, self.clock.now(), |_| ());
             }
         }
     }
+}
+
+/// Returns the bounds of each map of larger states, which needs room for the states of all of its rules.
+fn bounds_of_maps(rules: &Rules) -> HashMap<usize, Bounds> {
+    let mut all: HashMap<usize, Bounds> = HashMap::new();
+    for known in rules {
+        if let Some(map) = known.map() {
+            let bounds = known.bounds();
+            all.entry(map)
+                .and_modify(|all| *all = all.joined(bounds))
+                .or_insert(bounds);
+        }
+    }
+    all
 }

@@ -2,18 +2,61 @@
 
 use std::boxed::Box;
 use std::collections::HashMap;
-use std::format;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
 use super::notice::Notice;
 use crate::clock::Nanos;
-use crate::engine::{EngineError, check_name};
-use crate::holds::hash_of_name;
 use crate::rule::Rule;
-use crate::store::table::sets_for;
-use crate::store::{Clients, StateDirectory, States};
+use crate::store::table::{Table, sets_for};
+use crate::store::{Bounds, Clients, States};
+
+/// A rule to prepare in a [`MemoryEngine`](crate::MemoryEngine).
+///
+/// ```
+/// use earrrl::MemoryEngine;
+/// use earrrl::internal::Preparation;
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let (login, search) = ("gcra 1/s burst=5".parse()?, "fixed-window 60/1m".parse()?);
+/// let ids = engine.prepare_all(&[
+///     Preparation { name: "login", rule: &login, capacity: 1000, store: None },
+///     Preparation { name: "search", rule: &search, capacity: 1000, store: None },
+/// ])?;
+/// assert_eq!(ids.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Preparation<'a> {
+    /// The rule's name.
+    pub name: &'a str,
+    /// The rule.
+    pub rule: &'a Rule,
+    /// The number of clients to allocate memory for.
+    pub capacity: usize,
+    /// The name of the store that the rule shares with other rules; `None` for a store of its own.
+    ///
+    /// A shared store takes memory as clients come, up to the greatest capacity of its rules. Prepare its first
+    /// rules in one call, so that it is divided into as many parts as the largest of them needs. A rule keeps its
+    /// store while its states keep their meaning.
+    ///
+    /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
+    /// changes from one request to the next, the client begins afresh, unless its state means the same under
+    /// both limits: the same algorithm with the same half-life, period or window.
+    ///
+    /// In a directory, a shared store is the file of the rule that has the store's name. A rule whose states mean
+    /// something else has a file of its own. There, a client of a bucket that fills faster than its former one
+    /// first waits as long as under that.
+    pub store: Option<&'a str>,
+}
+
+impl Preparation<'_> {
+    /// Returns the bounds that the rule by itself would give to its map of larger states.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds::new(self.rule.limit(), self.capacity, self.rule.max_bytes())
+    }
+}
 
 /// The rules by their indices. Publishing a change copies the list, and shares the rules that stay.
 pub(super) type Rules = [Arc<Prepared>];
@@ -39,69 +82,45 @@ pub(super) struct Prepared {
     pub(super) version: u32,
 }
 
-/// The place of new stores: memory, or the files of a directory, which are swept at `now`.
-#[derive(Clone, Copy)]
-pub(super) struct StoreLocation<'a> {
-    pub(super) directory: Option<&'a StateDirectory>,
-    pub(super) now: Nanos,
-}
-
 impl Prepared {
-    pub(super) fn new(
-        name: &str,
-        rule: &Rule,
-        capacity: usize,
-        clients: Arc<Clients>,
-    ) -> Result<Self, EngineError> {
-        check_name(name)?;
-        Ok(Self {
-            name: name.into(),
-            rule: rule.clone(),
-            clients,
-            capacity,
-            name_hash: hash_of_name(name),
-            version: 0,
+    /// Returns the rule that replaces this one under the same name and decides on the same clients; `None` if
+    /// their states have another meaning under it.
+    pub(super) fn changed(&self, wanted: &Preparation<'_>) -> Option<Self> {
+        let limit = wanted.rule.limit();
+        let keeps = self.clients.keeps(self.rule.limit(), limit);
+        let same = || Arc::clone(&self.clients);
+        keeps.then(|| Self {
+            rule: wanted.rule.clone(),
+            clients: self.clients.under(limit).map_or_else(same, Arc::new),
+            capacity: wanted.capacity,
+            ..self.clone()
         })
     }
 
-    /// Returns the rule that replaces this one under the same name. Its clients begin afresh in the new store
-    /// that `clients` returns if their states have another meaning there.
-    pub(super) fn changed(
-        &self,
-        rule: &Rule,
-        capacity: usize,
-        clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
-    ) -> Result<Self, EngineError> {
-        let old = self.rule.limit();
-        let new = rule.limit();
-        let mut changed = Self {
-            rule: rule.clone(),
-            capacity,
-            ..self.clone()
-        };
-        let is_shared = self.clients.is_shared();
-        let is_kept = self.clients.keeps(old, new);
-        // Where rules share a store, each has a view of its own, with its limit.
-        if is_kept && !(is_shared && new != old) {
-            return Ok(changed);
-        }
-        changed.clients = clients()?;
-        changed.version += u32::from(!(is_kept && changed.clients.is_shared()));
-        Ok(changed)
+    /// Returns the address of the map of larger states, which is the same for all rules that share it.
+    pub(super) fn map(&self) -> Option<usize> {
+        let view = self.clients.view()?;
+        Some(Arc::as_ptr(&view.states).addr())
+    }
+
+    /// Returns the bounds that the rule by itself would give to its map.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds::new(self.rule.limit(), self.capacity, self.rule.max_bytes())
+    }
+
+    /// Returns the table if the rule has another capacity by now.
+    fn table_of_other_size(&self) -> Option<&Table> {
+        let table = self.clients.table()?;
+        (sets_for(table.capacity()) != sets_for(self.capacity)).then_some(table)
     }
 
     /// Returns true if the rule has another capacity than its table in memory, which has no live client at `now`.
     pub(super) fn waits_for_size(&self, now: Nanos) -> bool {
-        let table = self
-            .clients
-            .table()
-            .filter(|_| self.clients.file().is_none());
         let limit = self.rule.limit();
-        table.is_some_and(|table| {
-            let is_live = |word| limit.rank(word, now) > limit.idle(now);
-            sets_for(table.capacity()) != sets_for(self.capacity)
-                && !table.iter().any(|client| is_live(client.word))
-        })
+        let is_live = |word| limit.rank(word, now) > limit.idle(now);
+        let table = self.table_of_other_size();
+        let table = table.filter(|_| self.clients.file().is_none());
+        table.is_some_and(|table| !table.iter().any(|client| is_live(client.word)))
     }
 
     /// Returns what the users of the rule should know after it was prepared, in place of `before` if it was
@@ -114,38 +133,10 @@ impl Prepared {
         if let Some(before) = former.or_else(|| file.filter(|_| before.is_none())?.before.clone()) {
             return Some(Notice::Afresh { rule, before });
         }
-        let table = self.clients.table()?;
-        let capacity = table.capacity();
-        if sets_for(capacity) == sets_for(self.capacity) {
-            return None;
-        }
         Some(Notice::Capacity {
             rule,
-            capacity,
+            capacity: self.table_of_other_size()?.capacity(),
             holders: file.map_or_else(Vec::new, |file| file.busy.clone()),
         })
-    }
-}
-
-impl StoreLocation<'_> {
-    /// Returns a store for `capacity` clients of a rule.
-    pub(super) fn new_clients(
-        &self,
-        name: &str,
-        rule: &Rule,
-        capacity: usize,
-    ) -> Result<Arc<Clients>, EngineError> {
-        let limit = rule.limit();
-        let clients = match self
-            .directory
-            .filter(|directory| !directory.leaves_in_memory(limit))
-        {
-            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
-                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
-            }),
-            None => Clients::new(limit, capacity, rule.max_bytes()),
-        };
-        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
-        clients.map(Arc::new).map_err(unavailable)
     }
 }

@@ -8,6 +8,7 @@ use crate::decision::Decision;
 use crate::held::Held;
 use crate::rules::part::Part;
 use crate::rules::{Judged, combine};
+use crate::store::Shard;
 
 impl<'a> Part<'a> {
     /// Charges the request if it is allowed, and stores nothing otherwise. Returns true if it was
@@ -66,11 +67,23 @@ impl<'a> Part<'a> {
 
     /// Judges the request and stores it if `mode` and the rule require that, in one atomic step.
     pub(super) fn charge(&self, mode: Mode, now: Nanos) -> Judged {
-        let limit = self.rule.limit();
         let charge = |state| self.rule.settle(state, self.cost, mode, now);
-        match mode {
-            Mode::Peek => self.clients.inspect(self.key, limit, now, charge),
-            _ => self.clients.update(self.key, limit, now, charge),
+        self.visit(None, mode, now, charge)
+    }
+
+    /// Passes the client's state to `decide`, which returns the state to keep. A peek is no visit of the client.
+    /// `locked` is the client's shard of larger states, if the request has locked it.
+    pub(super) fn visit<R>(
+        &self,
+        locked: Option<&mut Shard>,
+        mode: Mode,
+        now: Nanos,
+        decide: impl Fn(Option<State>) -> (Option<State>, R),
+    ) -> R {
+        let limit = self.rule.limit();
+        match locked.zip(self.clients.view()) {
+            Some((shard, view)) => shard.change(self.key, &view.limit, now, mode, decide),
+            None => self.clients.visit(self.key, limit, now, mode, decide),
         }
     }
 }

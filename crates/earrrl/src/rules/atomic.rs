@@ -10,7 +10,7 @@
 //! back, and be denied because of it.
 
 use core::time::Duration;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::vec::Vec;
 
 use smallvec::SmallVec;
@@ -22,7 +22,7 @@ use crate::rules::at_home::AtHome;
 use crate::rules::part::Part;
 use crate::rules::{Judged, Judgement, Report, combine};
 use crate::store::table::Lookup;
-use crate::store::{Kept, Shard, States, Under};
+use crate::store::{Shard, View};
 
 /// A list with one item for each rule, which needs no allocation for up to eight rules.
 pub(crate) type Each<T> = SmallVec<[T; 8]>;
@@ -75,14 +75,7 @@ fn together(parts: &[Part<'_>], now: Nanos, answers: &[RuleVerdict<'_>]) -> Deci
 
 impl<'a> Part<'a> {
     fn is_word(&self) -> bool {
-        matches!(self.clients.kept, Kept::Words(_))
-    }
-
-    fn states(&self) -> Option<&'a States> {
-        match &self.clients.kept {
-            Kept::Words(_) => None,
-            Kept::States(states) => Some(states),
-        }
+        self.clients.view().is_none()
     }
 
     fn is_strict(&self) -> bool {
@@ -91,13 +84,10 @@ impl<'a> Part<'a> {
 
     /// Returns the key by which locks of clients' states are ordered. Every request locks in this
     /// order, so that none waits for another in a circle.
-    fn shard(&self) -> Option<(usize, usize)> {
-        let states = self.states()?;
-        Some((std::ptr::from_ref(states).addr(), states.shard_of(self.key)))
-    }
-
-    fn under(&self) -> Under<'a> {
-        self.clients.under(self.rule.limit())
+    fn shard(&self) -> Option<((usize, usize), &'a View)> {
+        let view = self.clients.view()?;
+        let shard = view.shard_of(self.key);
+        Some(((Arc::as_ptr(&view.states).addr(), shard), view))
     }
 }
 
@@ -107,25 +97,21 @@ struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 impl<'a> Shards<'a> {
     /// Locks the shards of all larger states.
     fn lock(parts: &[Part<'a>]) -> Self {
-        let of = |part: &Part<'a>| Some((part.shard()?, part.states()?));
-        let mut places: Vec<_> = parts.iter().filter_map(of).collect();
+        let mut places: Vec<_> = parts.iter().filter_map(Part::shard).collect();
         places.sort_by_key(|(place, _)| *place);
         places.dedup_by_key(|(place, _)| *place);
         Self(
             places
                 .into_iter()
-                .map(|(place, states)| (place, states.lock(place.1)))
+                .map(|(place, view)| (place, view.lock(place.1)))
                 .collect(),
         )
     }
 
     fn of(&mut self, part: &Part<'_>) -> Option<&mut Shard> {
-        let wanted = part.shard()?;
-        let found = self
-            .0
-            .binary_search_by_key(&wanted, |(place, _)| *place)
-            .ok()?;
-        self.0.get_mut(found).map(|(_, guard)| &mut **guard)
+        let (wanted, _) = part.shard()?;
+        let found = self.0.binary_search_by_key(&wanted, |(place, _)| *place);
+        self.0.get_mut(found.ok()?).map(|(_, guard)| &mut **guard)
     }
 }
 
@@ -157,13 +143,8 @@ impl<'r> AtomicRequest<'r, '_> {
             if all_pass(&answers) {
                 self.charge_leaky_words(&mut answers);
             }
-            self.store_states(&mut answers);
         }
-        for (part, answer) in self.parts.iter().zip(&mut answers) {
-            if let RuleVerdict::Elsewhere(_, figures @ None) = answer {
-                *figures = Some(self.figures(part));
-            }
-        }
+        self.store_states(mode, &mut answers);
         for (reset, answer) in resets.iter_mut().zip(&answers) {
             *reset = answer.standing().2;
         }
@@ -197,33 +178,17 @@ impl<'r> AtomicRequest<'r, '_> {
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
         let now = self.now;
         let judge = |state| part.rule.judge(state, part.cost, now);
-        match self.shards.of(part) {
-            Some(shard) => shard.inspect(part.key, part.under(), now, judge),
-            None => part
-                .clients
-                .inspect(part.key, part.rule.limit(), now, judge),
-        }
+        part.visit(self.shards.of(part), Mode::Peek, now, judge)
     }
 
-    /// Computes the figures of a rule that has stored nothing.
-    fn figures(&mut self, part: &Part<'_>) -> Figures {
-        self.store(part, Mode::Peek)
-            .unwrap_or_else(|| part.charge(Mode::Peek, self.now).1)
-    }
-
-    /// Stores the request in a larger state, which is locked, if `mode` requires that. Returns the rule's figures, or
-    /// `None` if the state is a word.
-    fn store(&mut self, part: &Part<'_>, mode: Mode) -> Option<Figures> {
+    /// Stores the request if `mode` requires that, and computes the rule's figures.
+    fn store(&mut self, part: &Part<'_>, mode: Mode) -> Figures {
         let now = self.now;
         let store = |state| {
             let (after, _, figures) = part.rule.limit().step(state, now, part.cost, mode);
             (after, figures)
         };
-        let shard = self.shards.of(part)?;
-        Some(match mode {
-            Mode::Peek => shard.inspect(part.key, part.under(), now, store),
-            _ => shard.update(part.key, part.under(), now, store),
-        })
+        part.visit(self.shards.of(part), mode, now, store)
     }
 
     fn charge_word(&self, part: &Part<'_>, answer: &mut RuleVerdict<'_>) {
@@ -274,13 +239,16 @@ impl<'r> AtomicRequest<'r, '_> {
     }
 
     /// Stores the request in the larger states, which are locked and so are still in the state that
-    /// was judged.
-    fn store_states(&mut self, answers: &mut [RuleVerdict<'_>]) {
+    /// was judged, and computes the figures that are missing.
+    fn store_states(&mut self, mode: Mode, answers: &mut [RuleVerdict<'_>]) {
         let pass = all_pass(answers);
         for (part, answer) in self.parts.iter().zip(answers) {
-            let mode = answer.judgement().settle(Mode::Check, pass);
+            let mode = match part.is_word() {
+                true => Mode::Peek,
+                false => answer.judgement().settle(mode, pass),
+            };
             if let RuleVerdict::Elsewhere(_, figures @ None) = answer {
-                *figures = self.store(part, mode);
+                *figures = Some(self.store(part, mode));
             }
         }
     }

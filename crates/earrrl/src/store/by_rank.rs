@@ -37,7 +37,7 @@ pub(crate) fn carry(table: &Table, old: &Limit, new: &Limit, now: Nanos) {
     if new.shortens_waits_of(old) {
         table.convert(|word| {
             let state = old.state_of(word)?;
-            new.word(&new.carried(old, state, now)?)
+            new.word(new.carried(old, state, now)?)
         });
     }
 }

@@ -8,9 +8,9 @@ use std::{fmt, format};
 use super::by_rank::{ByRank, carry};
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::live::LiveHolds;
-use super::states::{Bounds, States, Under, View};
+use super::states::{Bounds, States, View};
 use super::table::{Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits};
-use crate::algorithm::{Limit, Policy, State};
+use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;
@@ -107,7 +107,20 @@ impl Clients {
         capacity: usize,
         most_bytes: Option<usize>,
     ) -> Result<Self, BuildError> {
-        Ok(Self::only(Kept::new(limit, capacity, most_bytes)?))
+        if limit.fits_words() {
+            return Ok(Self::only(Kept::Words(Table::new(capacity)?)));
+        }
+        if capacity == 0 {
+            return Err(TableError::NoCapacity.into());
+        }
+        // Memory is taken as clients come, so the memory that is available now is only compared
+        // with the least amount that the clients need.
+        let least = States::bytes_of(capacity, size_of::<State>());
+        if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
+            return Err(TableError::TooLarge { capacity }.into());
+        }
+        let bounds = Bounds::new(limit, capacity, most_bytes);
+        Ok(Self::in_map(Arc::new(States::within(&bounds)), limit))
     }
 
     /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
@@ -119,9 +132,16 @@ impl Clients {
         if wanted.capacity == 0 {
             return Err(TableError::NoCapacity.into());
         }
-        let opened = file::open(wanted, now)?;
-        let hasher = opened.hasher;
-        Ok((opened.into(), hasher))
+        let Opened {
+            table,
+            hasher,
+            file,
+        } = file::open(wanted, now)?;
+        let clients = Self {
+            kept: Kept::Words(table),
+            file: Some(Box::new(file)),
+        };
+        Ok((clients, hasher))
     }
 
     /// Records in the state file that a request is decided at `now`. Called for clients that are
@@ -141,22 +161,24 @@ impl Clients {
         self.file.as_deref()
     }
 
-    /// Returns the store of a rule with this limit that shares the map `states` with other rules.
-    pub(crate) fn sharing(states: Arc<States>, limit: &Limit) -> Self {
-        Self::only(Kept::States(View::shared(states, limit)))
+    /// Returns the store of a rule with this limit whose larger states are in the map `states`.
+    pub(crate) fn in_map(states: Arc<States>, limit: &Limit) -> Self {
+        let limit = Arc::new(*limit);
+        Self::only(Kept::States(View { states, limit }))
     }
 
-    /// Returns true if the rule shares its store with other rules.
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(&self.kept, Kept::States(states) if states.is_shared())
-    }
-
-    /// Returns the limit of a request under this rule, whose limit is `limit`.
-    pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
+    /// Returns the map of larger states, and the limit under which this rule changes them.
+    pub(crate) fn view(&self) -> Option<&View> {
         match &self.kept {
-            Kept::Words(_) => Under::Only(limit),
-            Kept::States(states) => states.under(limit),
+            Kept::Words(_) => None,
+            Kept::States(view) => Some(view),
         }
+    }
+
+    /// Returns the same map of larger states for a changed limit; `None` for a table, which knows of no limit.
+    pub(crate) fn under(&self, limit: &Limit) -> Option<Self> {
+        let view = self.view().filter(|view| *view.limit != *limit)?;
+        Some(Self::in_map(Arc::clone(&view.states), limit))
     }
 
     /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
@@ -168,50 +190,42 @@ impl Clients {
         now: Nanos,
         decide: impl Fn(Option<State>) -> (Option<State>, R),
     ) -> R {
-        match &self.kept {
-            Kept::Words(table) => {
-                self.reached(now);
-                let decide = |word: Option<Word>| {
-                    let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
-                    let change = match after.and_then(|after| limit.word(&after)) {
-                        Some(after) if Some(after) == word => Change::Keep,
-                        Some(after) => Change::Store(after),
-                        None if word.is_some() => Change::Remove,
-                        None => Change::Keep,
-                    };
-                    (change, answer)
-                };
-                table.update(key, ByRank(limit, now), decide)
-            }
-            Kept::States(states) => {
-                let mut shard = states.lock_of(key);
-                shard.update(key, states.under(limit), now, decide)
-            }
-        }
+        self.visit(key, limit, now, Mode::Charge, decide)
     }
 
-    /// Passes a client's state to `judge`, which returns the state to keep; the request is not
-    /// stored.
-    pub(crate) fn inspect<R>(
+    /// Reads, judges and changes a client's state as [`update`](Self::update) does, but stores nothing new if `mode`
+    /// is a peek.
+    pub(crate) fn visit<R>(
         &self,
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
-        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
+        mode: Mode,
+        decide: impl Fn(Option<State>) -> (Option<State>, R),
     ) -> R {
-        match &self.kept {
-            Kept::Words(table) => judge(table.get(key).and_then(|word| limit.state_of(word))).1,
-            Kept::States(states) => {
-                let mut shard = states.lock_of(key);
-                shard.inspect(key, states.under(limit), now, judge)
+        let table = match &self.kept {
+            Kept::Words(table) => table,
+            Kept::States(view) => {
+                let mut shard = view.lock_of(key);
+                return shard.change(key, &view.limit, now, mode, decide);
             }
+        };
+        let state = |word: Option<Word>| word.and_then(|word| limit.state_of(word));
+        if mode == Mode::Peek {
+            return decide(state(table.get(key))).1;
         }
-    }
-
-    /// Prefetches the memory that a decision on the client will need.
-    #[inline]
-    pub(crate) fn prefetch(&self, key: KeyHash, policy: Policy) {
-        let _ = self.place(key, policy);
+        self.reached(now);
+        let decide = |word: Option<Word>| {
+            let (after, answer) = decide(state(word));
+            let change = match after.and_then(|after| limit.word(after)) {
+                Some(after) if Some(after) == word => Change::Keep,
+                Some(after) => Change::Store(after),
+                None if word.is_some() => Change::Remove,
+                None => Change::Keep,
+            };
+            (change, answer)
+        };
+        table.update(key, ByRank(limit, now), decide)
     }
 
     /// Prefetches the home lines of a client whose state is a word, and returns them.
@@ -265,10 +279,8 @@ impl Clients {
     }
 
     fn forget(&self, key: KeyHash) {
-        match &self.kept {
-            Kept::Words(table) => table.forget(key.fingerprint()),
-            Kept::States(states) => states.live().forget(key.fingerprint()),
-        }
+        self.changed(key);
+        self.live().forget(key.fingerprint());
     }
 
     /// Notes a refund that is about to be made, which makes a bucket full earlier.
@@ -281,17 +293,15 @@ impl Clients {
 
     /// Counts a change that reservations of other processes must know of, if they share the clients.
     pub(crate) fn changed(&self, key: KeyHash) {
-        if let Kept::Words(table) = &self.kept {
+        if let Some(table) = self.table() {
             table.changed(key.fingerprint());
         }
     }
 
     /// Returns the number of changes of clients like this one, by any process.
     pub(crate) fn changes(&self, key: KeyHash) -> u64 {
-        match &self.kept {
-            Kept::Words(table) => table.changes(key.fingerprint()),
-            Kept::States(_) => 0,
-        }
+        let changes = |table: &Table| table.changes(key.fingerprint());
+        self.table().map_or(0, changes)
     }
 
     /// Returns the live reservations of the clients.
@@ -332,30 +342,10 @@ impl Clients {
         }
     }
 
-    /// Returns the address of the map if the rule shares it with others.
-    pub(crate) fn shared_map(&self) -> Option<usize> {
-        match &self.kept {
-            Kept::States(states) if states.is_shared() => Some(states.address()),
-            _ => None,
-        }
-    }
-
-    /// Frees the memory of clients of a map that are as good as new. `limit` is the rule's limit.
-    pub(crate) fn drop_idle(&self, limit: &Limit, now: Nanos) {
-        if let Kept::States(states) = &self.kept {
-            states
-                .each()
-                .for_each(|mut shard| shard.walk(limit, now, &mut |_| ()));
-        }
-    }
-
-    /// Sets the bounds of a map that a rule with this limit has for itself, and evicts clients while it is over
-    /// them.
-    pub(crate) fn bound(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
-        if let Kept::States(states) = &self.kept
-            && !states.is_shared()
-        {
-            states.bound_anew(bounds, limit, now);
+    /// Bounds the map of larger states anew.
+    pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
+        if let Some(view) = self.view() {
+            view.states.bound(bounds, now);
         }
     }
 
@@ -379,33 +369,5 @@ impl Clients {
             Kept::Words(table) => table.displaced(),
             Kept::States(states) => states.each().map(|shard| shard.displaced()).sum(),
         }
-    }
-}
-
-impl From<Opened> for Clients {
-    fn from(Opened { table, file, .. }: Opened) -> Self {
-        Self {
-            file: Some(Box::new(file)),
-            ..Self::only(Kept::Words(table))
-        }
-    }
-}
-
-impl Kept {
-    fn new(limit: &Limit, capacity: usize, most_bytes: Option<usize>) -> Result<Self, BuildError> {
-        if limit.fits_words() {
-            return Ok(Self::Words(Table::new(capacity)?));
-        }
-        if capacity == 0 {
-            return Err(TableError::NoCapacity.into());
-        }
-        // Memory is taken as clients come, so the memory that is available now is only compared
-        // with the least amount that the clients need.
-        let least = States::bytes_of(capacity, size_of::<State>());
-        if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
-            return Err(TableError::TooLarge { capacity }.into());
-        }
-        let bounds = Bounds::new(limit, capacity, most_bytes);
-        Ok(Self::States(View::own(States::within(&bounds))))
     }
 }

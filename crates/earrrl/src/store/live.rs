@@ -17,14 +17,13 @@
 //! A client is known by its fingerprint, which is all that a table has of an evicted one. Two clients with one
 //! fingerprint are taken for one here, so that a commit may give back less.
 
-use core::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::boxed::Box;
 use std::collections::HashMap;
-use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use super::identity::Identity;
+use super::identity::{Identity, random_id};
 use crate::cost::Cost;
 use crate::lock::lock;
 
@@ -82,7 +81,7 @@ impl Default for LiveHolds {
     /// Returns the reservations of a store that no other process has.
     fn default() -> Self {
         Self {
-            store: RandomState::new().build_hasher().finish(),
+            store: random_id(),
             own: None,
             shards: OnceLock::new(),
             live: AtomicUsize::new(0),

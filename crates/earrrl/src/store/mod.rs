@@ -11,13 +11,13 @@ mod walk;
 
 pub(crate) use by_rank::ByRank;
 pub use clients::BuildError;
-pub(crate) use clients::{Clients, Kept};
+pub(crate) use clients::Clients;
 #[cfg(target_os = "linux")]
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
-pub(crate) use identity::Identity;
+pub(crate) use identity::{Identity, checksum, random_id};
 pub(crate) use live::LiveHold;
-pub(crate) use states::{Bounds, Passed, Shard, States, Under};
+pub(crate) use states::{Bounds, Passed, Shard, States, View};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

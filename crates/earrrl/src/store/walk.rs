@@ -40,7 +40,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 for mut shard in states.each() {
-                    shard.walk(limit, now, &mut visit);
+                    shard.walk(now, &mut visit);
                     drop(shard);
                     thread::yield_now();
                 }

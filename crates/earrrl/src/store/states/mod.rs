@@ -3,8 +3,8 @@
 //! When it is full, the map evicts one of the clients that have been idle for longest, clients within
 //! their limit before clients over it; see `evict.rs`.
 //!
-//! Several rules can share a map. It then keeps each client's limit with the state, which may be of any
-//! algorithm, and carries the state over when the client's next request is under another limit: a state that
+//! Several rules can share a map, and a rule's limit may change. So the map keeps each client's limit with the
+//! state, which may be of any algorithm, and carries the state over when the client's next request is under another limit: a state that
 //! means nothing there is dropped. So a rule with thousands of limits takes memory by use.
 
 mod evict;
@@ -19,13 +19,11 @@ use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use shard::OVERHEAD;
-pub(crate) use shard::{Passed, Shard, Under};
+pub(crate) use shard::{Passed, Shard};
 pub(crate) use view::{Bounds, View};
 
 use super::live::LiveHolds;
 use super::table::KeyHash;
-use crate::algorithm::Limit;
-use crate::clock::Nanos;
 use crate::lock::lock;
 
 /// The number of shards of a map that is not large. A map for fewer clients has one shard a client, since a
@@ -64,22 +62,6 @@ impl States {
     /// Returns the live reservations of the clients.
     pub(crate) fn live(&self) -> &Arc<LiveHolds> {
         &self.live
-    }
-
-    /// Returns the most bytes of the map.
-    fn most_bytes(&self) -> usize {
-        self.shard_bytes.load(Relaxed) * self.shards.len()
-    }
-
-    /// Sets the bounds of the map, and evicts clients while it is over them. `limit` is the limit of the
-    /// clients that are stored without one; `None` if every client is stored with its limit.
-    fn set_bounds(&self, capacity: usize, max_bytes: usize, limit: Option<&Limit>, now: Nanos) {
-        let clients = max_clients_per_shard(capacity, self.shards.len());
-        let bytes = max_bytes / self.shards.len();
-        self.shard_clients.store(clients, Relaxed);
-        self.shard_bytes.store(bytes, Relaxed);
-        self.each()
-            .for_each(|mut shard| shard.set_bounds((clients, bytes), limit, now));
     }
 
     /// Returns the bytes that `capacity` clients take, at `state` bytes a state; `None` on overflow.

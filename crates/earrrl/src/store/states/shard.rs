@@ -23,7 +23,7 @@ pub(crate) struct Passed<'a> {
     pub(crate) fingerprint: u64,
     /// The client's usage relative to the limit, 1 at the limit.
     pub(crate) usage: f64,
-    /// The client's own limit, where rules share the store.
+    /// The client's limit, which may differ from others' where rules share the store.
     pub(crate) limit: &'a Limit,
     pub(crate) state: &'a State,
     /// The state as a word; 0 if it is none.
@@ -41,50 +41,28 @@ pub(crate) struct Shard {
     pub(super) scan_budget: ScanBudget,
 }
 
-/// A client's state, which is `None` only while it is being changed.
-#[derive(Default)]
+/// A client's state, which is `None` only while it is being changed, and the limit under which it was stored.
 struct Entry {
     state: Option<State>,
-    /// The limit under which the state was stored; `None` in a map of one limit.
-    limit: Option<Arc<Limit>>,
-}
-
-/// The limit of a request.
-#[derive(Clone, Copy)]
-pub(crate) enum Under<'a> {
-    /// The only limit of the map.
-    Only(&'a Limit),
-    /// One of several limits of the map.
-    OneOf(&'a Arc<Limit>),
-}
-
-impl Under<'_> {
-    fn limit(&self) -> &Limit {
-        match self {
-            Self::Only(limit) => limit,
-            Self::OneOf(limit) => limit,
-        }
-    }
+    limit: Arc<Limit>,
 }
 
 impl Entry {
+    fn new(limit: &Arc<Limit>) -> Self {
+        Self {
+            state: None,
+            limit: Arc::clone(limit),
+        }
+    }
+
     /// Takes the state out of the entry, as a state under the given limit.
-    fn take(&mut self, under: Under<'_>, now: Nanos) -> Option<State> {
+    fn take(&mut self, limit: &Arc<Limit>, now: Nanos) -> Option<State> {
         let state = self.state.take();
-        let Under::OneOf(limit) = under else {
-            return state;
-        };
-        if self
-            .limit
-            .as_ref()
-            .is_some_and(|own| Arc::ptr_eq(own, limit))
-        {
+        if Arc::ptr_eq(&self.limit, limit) {
             return state;
         }
-        match self.limit.replace(Arc::clone(limit)) {
-            Some(old) => limit.carried(&old, state?, now),
-            None => state,
-        }
+        let old = core::mem::replace(&mut self.limit, Arc::clone(limit));
+        limit.carried(&old, state?, now)
     }
 
     /// Returns the bytes that the client takes; 0 while its state is taken out.
@@ -109,60 +87,61 @@ impl Shard {
     }
 
     /// Replaces a client's state by the one that `change` returns, `None` for no state, and evicts
-    /// others while the shard is over its bounds.
-    pub(crate) fn update<R>(
+    /// others while the shard is over its bounds. A peek does not count as a visit.
+    pub(crate) fn change<R>(
         &mut self,
         key: KeyHash,
-        under: Under<'_>,
+        limit: &Arc<Limit>,
         now: Nanos,
+        mode: Mode,
         change: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
-        let entry = self.states.get_or_insert_mut(key.bits(), Entry::default);
+        let known = match mode {
+            Mode::Peek => self.states.peek_mut(&key.bits()),
+            _ => Some(
+                self.states
+                    .get_or_insert_mut(key.bits(), || Entry::new(limit)),
+            ),
+        };
+        let Some(entry) = known else {
+            return change(None).1;
+        };
         self.bytes -= entry.bytes();
-        let (after, answer) = change(entry.take(under, now));
+        let (after, answer) = change(entry.take(limit, now));
         entry.state = after;
         self.bytes += entry.bytes();
         if entry.state.is_none() {
             self.states.pop(&key.bits());
         }
-        self.evict_excess(Some(under.limit()), now);
+        self.evict_excess(now);
         answer
     }
 
-    /// Sets the most clients and the most bytes of the shard, and evicts clients while it is over them. `limit`
-    /// is the limit of the clients that are stored without one.
-    pub(super) fn set_bounds(
-        &mut self,
-        (max_clients, max_bytes): (usize, usize),
-        limit: Option<&Limit>,
-        now: Nanos,
-    ) {
+    /// Sets the most clients and the most bytes of the shard, and evicts clients while it is over them.
+    pub(super) fn bound(&mut self, max_clients: usize, max_bytes: usize, now: Nanos) {
         (self.max_clients, self.max_bytes) = (max_clients, max_bytes);
-        self.evict_excess(limit, now);
+        self.evict_excess(now);
     }
 
-    fn evict_excess(&mut self, limit: Option<&Limit>, now: Nanos) {
+    fn evict_excess(&mut self, now: Nanos) {
         while self.states.len() > 1 && self.is_full() {
-            if !self.evict(limit, now) {
+            if !self.evict(now) {
                 break;
             }
         }
     }
 
     /// Evicts one of the clients that have been idle for longest; returns false if all that it found
-    /// have live reservations. `limit` is the limit of clients that have none of their own.
-    fn evict(&mut self, limit: Option<&Limit>, now: Nanos) -> bool {
+    /// have live reservations.
+    fn evict(&mut self, now: Nanos) -> bool {
         // The client with the latest visit is not examined, since the place is needed for it.
         let most = self.scan_budget.granted().min(self.states.len() - 1);
         let held = &mut self.bytes;
         let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, entry)| {
             *held -= entry.bytes();
-            let limit = entry.limit.as_deref().or(limit);
-            let standing = limit.map(|limit| {
-                let allowed = limit.admit(&mut entry.state, now, Cost::ONE, Mode::Peek);
-                (allowed, limit.usage(&mut entry.state, now))
-            });
-            let (allowed, rate) = standing.unwrap_or_default();
+            let limit = &entry.limit;
+            let allowed = limit.admit(&mut entry.state, now, Cost::ONE, Mode::Peek);
+            let rate = limit.usage(&mut entry.state, now);
             *held += entry.bytes();
             let is_active = entry.state.is_some();
             let standing = Standing {
@@ -170,7 +149,7 @@ impl Shard {
                 is_over: !allowed,
                 rate,
             };
-            let is_kept = is_active && limit.is_some_and(Limit::is_concurrent);
+            let is_kept = is_active && limit.is_concurrent();
             Client {
                 key: *key,
                 standing,
@@ -195,28 +174,6 @@ impl Shard {
         self.bytes > self.max_bytes || self.states.len() > self.max_clients
     }
 
-    /// Passes a client's state to `judge` and stores the one that it returns, without counting as a
-    /// visit.
-    pub(crate) fn inspect<R>(
-        &mut self,
-        key: KeyHash,
-        under: Under<'_>,
-        now: Nanos,
-        judge: impl FnOnce(Option<State>) -> (Option<State>, R),
-    ) -> R {
-        let Some(entry) = self.states.peek_mut(&key.bits()) else {
-            return judge(None).1;
-        };
-        self.bytes -= entry.bytes();
-        let (kept, answer) = judge(entry.take(under, now));
-        entry.state = kept;
-        self.bytes += entry.bytes();
-        if entry.state.is_none() {
-            self.states.pop(&key.bits());
-        }
-        answer
-    }
-
     /// Returns true if a client has a state.
     #[cfg(test)]
     pub(super) fn has(&self, key: KeyHash) -> bool {
@@ -231,13 +188,13 @@ impl Shard {
         removed
     }
 
-    /// Calls `visit` with each client's key, its limit, and its usage relative to that limit, which
-    /// is `limit` in a map of one limit. Removes the clients whose state no longer counts.
-    pub(crate) fn walk(&mut self, limit: &Limit, now: Nanos, visit: &mut impl FnMut(Passed<'_>)) {
+    /// Calls `visit` with each client's key, its limit, and its usage relative to that limit. Removes the clients
+    /// whose state no longer counts.
+    pub(crate) fn walk(&mut self, now: Nanos, visit: &mut impl FnMut(Passed<'_>)) {
         let mut gone = std::vec::Vec::new();
         for (key, entry) in self.states.iter_mut() {
             self.bytes -= entry.bytes();
-            let limit = entry.limit.as_deref().unwrap_or(limit);
+            let limit = &*entry.limit;
             let usage = limit.usage(&mut entry.state, now);
             self.bytes += entry.bytes();
             match &entry.state {

@@ -23,20 +23,20 @@ fn key(nth: u64) -> KeyHash {
     KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-fn limit(rule: &str) -> Limit {
-    *rule.parse::<Rule>().unwrap().limit()
+fn limit(rule: &str) -> Arc<Limit> {
+    Arc::new(*rule.parse::<Rule>().unwrap().limit())
 }
 
 fn store(states: &States, nth: u64, state: State) {
     let limit = limit("sliding-log 1000/1h");
     let mut shard = states.lock_of(key(nth));
-    shard.update(key(nth), Under::Only(&limit), NOW, |_| (Some(state), ()));
+    shard.change(key(nth), &limit, NOW, Mode::Charge, |_| (Some(state), ()));
 }
 
 /// Sends one request and returns whether it is allowed.
-fn request(states: &States, limit: &Limit, nth: u64) -> bool {
+fn request(states: &States, limit: &Arc<Limit>, nth: u64) -> bool {
     let mut shard = states.lock_of(key(nth));
-    shard.update(key(nth), Under::Only(limit), NOW, |mut state| {
+    shard.change(key(nth), limit, NOW, Mode::Charge, |mut state| {
         let allowed = limit.admit(&mut state, NOW, Cost::ONE, Mode::Check);
         (state, allowed)
     })
@@ -110,7 +110,7 @@ fn what_is_forgotten_is_not_counted() {
         let forget = |_| (None, ());
         states
             .lock_of(key(nth))
-            .update(key(nth), Under::Only(&limit), NOW, forget);
+            .change(key(nth), &limit, NOW, Mode::Charge, forget);
     }
     assert_eq!(
         (total(&states, Shard::len), total(&states, Shard::bytes)),

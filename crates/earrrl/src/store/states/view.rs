@@ -1,18 +1,18 @@
 //! The map of larger states, as one rule sees it.
 
 use core::ops::Deref;
+use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-use super::{MIN_SHARDS, OVERHEAD, States, Under, bytes_in, max_shards, shards};
+use super::{MIN_SHARDS, OVERHEAD, States, bytes_in, max_clients_per_shard, max_shards, shards};
 use crate::algorithm::Limit;
 use crate::clock::Nanos;
 use crate::store::table::half_of_what_is_left;
 
-/// The map of a rule's larger states, which the rule may share with other rules.
+/// The map of a rule's larger states, which the rule may share with other rules, and the rule's limit.
 pub(crate) struct View {
-    states: Arc<States>,
-    /// The rule's limit if the map is shared; `None` if the rule has the map for itself.
-    shared_under: Option<Arc<Limit>>,
+    pub(crate) states: Arc<States>,
+    pub(crate) limit: Arc<Limit>,
 }
 
 /// The bounds of a map: those of its rule, or of the rule that needs the most if several share the map.
@@ -21,41 +21,6 @@ pub(crate) struct Bounds {
     capacity: usize,
     state_bytes: usize,
     max_bytes: Option<usize>,
-}
-
-impl View {
-    /// Returns a map of the rule's own.
-    pub(crate) fn own(states: States) -> Self {
-        Self {
-            states: Arc::new(states),
-            shared_under: None,
-        }
-    }
-
-    /// Returns the view of a rule with this limit on a shared map.
-    pub(crate) fn shared(states: Arc<States>, limit: &Limit) -> Self {
-        Self {
-            states,
-            shared_under: Some(Arc::new(*limit)),
-        }
-    }
-
-    /// Returns true if the rule shares the map.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared_under.is_some()
-    }
-
-    /// Returns the address of the map, which is the same for all rules that share it.
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.states).addr()
-    }
-
-    /// Returns the limit of a request under this rule, whose limit is `limit`.
-    pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
-        self.shared_under
-            .as_ref()
-            .map_or(Under::Only(limit), Under::OneOf)
-    }
 }
 
 impl Deref for View {
@@ -125,21 +90,16 @@ impl States {
         Self::with_shards(shards, bounds.capacity, bytes)
     }
 
-    /// Sets the bounds of a shared map, and evicts clients while it is over them.
+    /// Sets the bounds of the map, and evicts clients while it is over them. The map may take as much memory as
+    /// before if its rules still need it, even if that is more than half of the memory that is available now.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
-        self.set_bounds(
-            bounds.capacity,
-            bounds.bytes(self.shards.len(), 0),
-            None,
-            now,
-        );
-    }
-
-    /// Sets the bounds of a map that belongs to one rule, whose limit is `limit`, and evicts clients while the map
-    /// is over them. The map may take as much memory as before if the rule still needs it, even if that
-    /// is more than half of the memory that is available now.
-    pub(crate) fn bound_anew(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
-        let bytes = bounds.bytes(self.shards.len(), self.most_bytes());
-        self.set_bounds(bounds.capacity, bytes, Some(limit), now);
+        let shards = self.shards.len();
+        let most_bytes = self.shard_bytes.load(Relaxed) * shards;
+        let clients = max_clients_per_shard(bounds.capacity, shards);
+        let bytes = bounds.bytes(shards, most_bytes) / shards;
+        self.shard_clients.store(clients, Relaxed);
+        self.shard_bytes.store(bytes, Relaxed);
+        self.each()
+            .for_each(|mut shard| shard.bound(clients, bytes, now));
     }
 }
