@@ -42,7 +42,7 @@ pub struct Anchor {
     /// The instant of wall time.
     pub wall: Nanos,
     /// The boot time at that instant, which is the time since the machine was started.
-    pub boot: Duration,
+    pub boot: Nanos,
     /// The id of the machine's boot, which changes at every restart; `None` if the system has no
     /// such id.
     pub boot_id: Option<u128>,
@@ -54,7 +54,7 @@ impl Anchor {
         let (wall, boot) = wall_and_boot();
         Self {
             wall: Nanos::new(wall),
-            boot: Duration::from_nanos(boot),
+            boot: Nanos::new(boot),
             boot_id: boot_id(),
         }
     }
@@ -91,7 +91,7 @@ impl SystemClock {
     /// ```
     pub fn with_anchor(anchor: Anchor) -> Self {
         let machine = Machine::new();
-        let boot = u64::try_from(anchor.boot.as_nanos()).unwrap_or(u64::MAX);
+        let boot = anchor.boot.get();
         let same_start = anchor.boot_id.is_some() && anchor.boot_id == boot_id();
         if same_start && boot <= machine.boot() {
             return Self::of(machine, anchor.wall.get(), Some(boot));
@@ -105,7 +105,7 @@ impl SystemClock {
         let (wall, boot) = self.counted.anchor();
         Anchor {
             wall: Nanos::new(wall),
-            boot: Duration::from_nanos(boot),
+            boot: Nanos::new(boot),
             boot_id: boot_id(),
         }
     }
@@ -173,7 +173,7 @@ mod tests {
         let wall = SystemClock::new().now() + Duration::from_secs(3600);
         let anchor = Anchor {
             wall,
-            boot: Duration::from_secs(7),
+            boot: Nanos::from_secs(7),
             boot_id: None,
         };
         let ahead = SystemClock::with_anchor(anchor).now().since(wall);

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::string::String;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
@@ -49,9 +50,9 @@ const FILE_SYSTEMS: [(u32, &str); 3] = [
 ];
 
 /// An open file or directory with its path, which errors name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct NamedFile {
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
 }
 
@@ -222,7 +223,7 @@ impl Folder {
             StateError::io(path, "open the directory", error)
         })?;
         let directory = NamedFile {
-            file: file.into(),
+            file: Arc::new(file.into()),
             path: path.into(),
         };
         let stat = stat(&directory)?;
@@ -355,7 +356,7 @@ impl Folder {
         let file = openat(&self.directory.file, name, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map_err(|error| StateError::io(&path, "open", error))?;
         let file = NamedFile {
-            file: file.into(),
+            file: Arc::new(file.into()),
             path,
         };
         self.check(&file)?;
@@ -411,7 +412,7 @@ impl Folder {
         let file = openat(folder, &*temporary, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map_err(|error| StateError::io(&path, "create", error))?;
         let file = NamedFile {
-            file: file.into(),
+            file: Arc::new(file.into()),
             path,
         };
         let publish = || {

@@ -17,14 +17,13 @@
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
-use core::hash::Hasher;
 use std::format;
 use std::string::{String, ToString};
-
-use siphasher::sip::SipHasher13;
+use std::vec::Vec;
 
 use super::error::StateError;
 use crate::algorithm::Limit;
+use crate::store::checksum;
 use crate::store::table::{LAYOUT, SET_BYTES};
 
 /// The bytes of the fixed part.
@@ -33,6 +32,14 @@ pub(super) const FIXED: usize = 4096;
 const VERSION: u32 = 4;
 const MAGIC: [u8; 8] = *b"EARRRL\r\x1a";
 const BYTE_ORDER: u32 = 0x0102_0304;
+/// The numbers after the magic that are the same in every file of this software and machine.
+const CONSTANTS: [(&str, u32); 5] = [
+    ("byte order", BYTE_ORDER),
+    ("layout version", VERSION),
+    ("slots in a line", LAYOUT[0]),
+    ("lines in a set", LAYOUT[1]),
+    ("bits of a fingerprint", LAYOUT[2]),
+];
 const TEXT: usize = 128;
 const CHECKSUM: usize = FIXED - 8;
 
@@ -53,41 +60,25 @@ pub(super) struct FileHeader {
 }
 
 impl FileHeader {
-    pub(super) fn encode(&self) -> [u8; FIXED] {
-        let mut page = [0; FIXED];
-        let mut put = |at: usize, bytes: &[u8]| {
-            page[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(0, &MAGIC);
-        put(8, &BYTE_ORDER.to_ne_bytes());
-        put(12, &VERSION.to_ne_bytes());
-        for (nth, number) in LAYOUT.iter().enumerate() {
-            put(16 + 4 * nth, &number.to_ne_bytes());
-        }
-        put(28, &self.hash.to_ne_bytes());
-        put(32, &self.key);
-        for (nth, number) in [self.known, self.sets, self.capacity, self.id]
-            .iter()
-            .enumerate()
-        {
-            put(48 + 8 * nth, &number.to_ne_bytes());
-        }
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut page = Vec::from(MAGIC);
+        let constants = CONSTANTS.map(|(_, number)| number);
+        let numbers = constants.iter().chain([&self.hash]);
+        page.extend(numbers.flat_map(|number| number.to_ne_bytes()));
+        page.extend(self.key);
+        let numbers = [self.known, self.sets, self.capacity, self.id];
+        page.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
         let text = self.rule.as_bytes();
         let text = &text[..text.len().min(CHECKSUM - TEXT)];
-        put(80, &(text.len() as u16).to_ne_bytes());
-        put(TEXT, text);
-        let sum = checksum(&page[..CHECKSUM]);
-        page[CHECKSUM..].copy_from_slice(&sum.to_ne_bytes());
-        page
+        page.extend((text.len() as u16).to_ne_bytes());
+        page.resize(TEXT, 0);
+        page.extend(text);
+        sealed(page, FIXED)
     }
 
     /// Reads the fixed part of a file that has `bytes` bytes in all, of which `before_sets` precede
     /// the sets.
-    pub(super) fn decode(
-        page: &[u8; FIXED],
-        bytes: u64,
-        before_sets: usize,
-    ) -> Result<Self, StateError> {
+    pub(super) fn decode(page: &[u8], bytes: u64, before_sets: usize) -> Result<Self, StateError> {
         let header = Self::read(page)?;
         let wanted = header.sets.checked_mul(SET_BYTES as u64);
         let wanted = wanted.and_then(|sets| sets.checked_add(before_sets as u64));
@@ -102,27 +93,27 @@ impl FileHeader {
         Ok(header)
     }
 
-    fn read(page: &[u8; FIXED]) -> Result<Self, StateError> {
+    fn read(page: &[u8]) -> Result<Self, StateError> {
         if page[..8] != MAGIC {
             let found = format!("{:02x?}", &page[..8]);
             let expected = "the first bytes of a state file";
             return Err(StateError::fault("magic", found, expected));
         }
-        expect("byte order", four(page, 8), BYTE_ORDER)?;
-        expect("layout version", four(page, 12), VERSION)?;
-        for (nth, field) in ["slots in a line", "lines in a set", "bits of a fingerprint"]
-            .into_iter()
-            .enumerate()
-        {
-            expect(field, four(page, 16 + 4 * nth), LAYOUT[nth])?;
+        for (nth, (field, expected)) in CONSTANTS.into_iter().enumerate() {
+            let found = four(page, MAGIC.len() + 4 * nth);
+            if found != expected {
+                let [found, expected] = [found, expected].map(|number| format!("{number:#x}"));
+                return Err(StateError::fault(field, found, expected));
+            }
         }
-        if eight(page, CHECKSUM) != checksum(&page[..CHECKSUM]) {
-            let found = format!("{:016x}", eight(page, CHECKSUM));
-            let expected = format!(
-                "{:016x}: the header is damaged",
-                checksum(&page[..CHECKSUM])
-            );
-            return Err(StateError::fault("checksum", found, expected));
+        let (found, expected) = (eight(page, CHECKSUM), checksum(&page[..CHECKSUM]));
+        if found != expected {
+            let expected = format!("{expected:016x}: the header is damaged");
+            return Err(StateError::fault(
+                "checksum",
+                format!("{found:016x}"),
+                expected,
+            ));
         }
         let length = usize::from(u16::from_ne_bytes([page[80], page[81]]));
         let rule = page.get(TEXT..TEXT + length).unwrap_or_default();
@@ -142,19 +133,8 @@ pub(super) fn four(page: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(page[at..at + 4].try_into().unwrap_or_default())
 }
 
-fn eight(page: &[u8; FIXED], at: usize) -> u64 {
+fn eight(page: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(page[at..at + 8].try_into().unwrap_or_default())
-}
-
-fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), StateError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(StateError::fault(
-        field,
-        format!("{found:#x}"),
-        format!("{expected:#x}"),
-    ))
 }
 
 /// Returns the part of a file's name that stands for the meaning of its states: the algorithm, the parameters
@@ -165,11 +145,18 @@ pub(super) fn tag_of(limit: &Limit) -> String {
     format!("{:08x}", checksum(meaning.as_bytes()) as u32)
 }
 
-/// Returns a checksum that detects accidents. Whoever may write the file can also compute it.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(0, 0);
-    hasher.write(bytes);
-    hasher.finish()
+/// Returns the bytes, zeros after them, and the checksum of both as the last of `length` bytes.
+pub(super) fn sealed(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
+    bytes.resize(length - 8, 0);
+    let sum = checksum(&bytes);
+    bytes.extend(sum.to_ne_bytes());
+    bytes
+}
+
+/// Returns the bytes before the checksum, if it is right.
+pub(super) fn content(sealed: &[u8]) -> Option<&[u8]> {
+    let (content, sum) = sealed.split_last_chunk()?;
+    (checksum(content) == u64::from_ne_bytes(*sum)).then_some(content)
 }
 
 #[cfg(test)]
@@ -220,7 +207,7 @@ mod tests {
         let page = header().encode();
         for at in 0..FIXED {
             for bit in 0..8 {
-                let mut flipped = page;
+                let mut flipped = page.clone();
                 flipped[at] ^= 1 << bit;
                 assert!(
                     FileHeader::decode(&flipped, BYTES, 8192).is_err(),

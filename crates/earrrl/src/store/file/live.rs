@@ -14,8 +14,9 @@ use std::vec::Vec;
 use std::{format, io};
 
 use super::error::StateError;
-use super::header::{FIXED, checksum};
+use super::header::FIXED;
 use crate::clock::{Anchor, Nanos};
+use crate::store::checksum;
 use crate::store::table::region::Region;
 
 /// The number of words of the live part.
@@ -27,8 +28,8 @@ const ANCHOR: usize = 5;
 const LATEST: usize = 8;
 /// The nanoseconds by which the latest instant has to grow before it is written again.
 const STEP: u64 = 100_000_000;
-/// The nanoseconds by which a file may be ahead of the wall clock: ten years.
-const AHEAD: u64 = 10 * 366 * 86_400 * 1_000_000_000;
+/// The time by which a file may be ahead of the wall clock: ten years.
+const AHEAD: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// The words of a file that hold its time.
 pub(super) struct Live(pub(super) Region<AtomicU64>);
@@ -36,10 +37,7 @@ pub(super) struct Live(pub(super) Region<AtomicU64>);
 /// The machine's present time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Present {
-    pub(super) wall: u64,
-    pub(super) boot: u64,
-    /// The id of the machine's boot.
-    pub(super) boot_id: u128,
+    pub(super) anchor: Anchor,
     /// The offset of boot time in this process's time namespace, in nanoseconds.
     pub(super) offset: i64,
 }
@@ -47,19 +45,10 @@ pub(super) struct Present {
 impl Present {
     /// Reads the machine's clocks. Returns `None` if the system has no boot id.
     pub(super) fn read() -> Option<Self> {
-        let Anchor {
-            wall,
-            boot,
-            boot_id,
-        } = Anchor::present();
-        let boot = u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX);
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        Some(Self {
-            wall: wall.get(),
-            boot,
-            boot_id: boot_id?,
-            offset: boot_offset(&offsets),
-        })
+        let offset = boot_offset(&offsets);
+        let anchor = Anchor::present();
+        anchor.boot_id.map(|_| Self { anchor, offset })
     }
 }
 
@@ -90,27 +79,27 @@ impl Live {
     /// Returns the anchor for a process that is the first to use the file, and writes it if the
     /// stored one is damaged or of another boot.
     pub(super) fn renew(&self, present: &Present) -> Result<Anchor, StateError> {
-        let latest = self.0[LATEST].load(Relaxed);
-        if latest > present.wall.saturating_add(AHEAD) {
-            let expected = format!(
-                "at most ten years after the wall clock, {:?}",
-                Nanos::new(present.wall)
-            );
-            let found = format!("{:?}", Nanos::new(latest));
-            return Err(StateError::fault("time", found, expected));
+        let latest = Nanos::new(self.0[LATEST].load(Relaxed));
+        let wall = present.anchor.wall;
+        if latest > wall + AHEAD {
+            let expected = format!("at most ten years after the wall clock, {wall:?}");
+            return Err(StateError::fault("time", format!("{latest:?}"), expected));
         }
         if let Ok(anchor) = self.anchor(present) {
             return Ok(anchor);
         }
-        let anchor = anchor(present.wall.max(latest), present.boot, present.boot_id);
+        let wall = wall.max(latest);
+        let anchor = Anchor {
+            wall,
+            ..present.anchor
+        };
         self.write(&anchor, present);
         Ok(anchor)
     }
 
     /// Writes an anchor of the present boot. Only the first user of the file may do that.
     pub(super) fn write(&self, anchor: &Anchor, present: &Present) {
-        let boot = u64::try_from(anchor.boot.as_nanos()).unwrap_or(u64::MAX);
-        let words = words(anchor.wall.get(), boot, present.boot_id, present.offset);
+        let words = words(anchor, present.offset);
         for (word, value) in self.0.iter().zip(words) {
             word.store(value, Relaxed);
         }
@@ -129,20 +118,26 @@ impl Live {
             return fault("checksum of the clock", found, expected);
         }
         let [wall, boot, high, low, offset] = stored;
-        let boot_id = u128::from(high) << 64 | u128::from(low);
-        if boot_id != present.boot_id {
-            let [found, expected] = [boot_id, present.boot_id].map(|id| format!("{id:032x}"));
+        let anchor = Anchor {
+            wall: Nanos::new(wall),
+            boot: Nanos::new(boot),
+            boot_id: Some(u128::from(high) << 64 | u128::from(low)),
+        };
+        let known = present.anchor;
+        if anchor.boot_id != known.boot_id {
+            let ids = [anchor.boot_id, known.boot_id].map(Option::unwrap_or_default);
+            let [found, expected] = ids.map(|id| format!("{id:032x}"));
             return fault("boot id", found, expected);
         }
         if offset as i64 != present.offset {
             let [found, expected] = [offset as i64, present.offset].map(|by| format!("{by} ns"));
             return fault("time namespace", found, expected);
         }
-        if boot > present.boot {
-            let expected = format!("at most {} ns", present.boot);
+        if anchor.boot > known.boot {
+            let expected = format!("at most {} ns", known.boot.get());
             return fault("boot time", format!("{boot} ns"), expected);
         }
-        Ok(anchor(wall, boot, boot_id))
+        Ok(anchor)
     }
 
     /// Records that requests were decided at `now`, in steps of 100 ms.
@@ -154,24 +149,15 @@ impl Live {
     }
 }
 
-fn words(wall: u64, boot: u64, boot_id: u128, offset: i64) -> [u64; ANCHOR] {
+fn words(anchor: &Anchor, offset: i64) -> [u64; ANCHOR] {
+    let boot_id = anchor.boot_id.unwrap_or_default();
     [
-        wall,
-        boot,
+        anchor.wall.get(),
+        anchor.boot.get(),
         (boot_id >> 64) as u64,
         boot_id as u64,
         offset as u64,
     ]
-}
-
-fn anchor(wall: u64, boot: u64, boot_id: u128) -> Anchor {
-    let wall = Nanos::new(wall);
-    let boot = Duration::from_nanos(boot);
-    Anchor {
-        wall,
-        boot,
-        boot_id: Some(boot_id),
-    }
 }
 
 fn sum(words: &[u64; ANCHOR]) -> u64 {
@@ -184,12 +170,22 @@ mod tests {
     use super::*;
 
     const YEAR: u64 = 366 * 86_400 * 1_000_000_000;
-    const FIRST: Present = Present {
-        wall: 50 * YEAR,
-        boot: 1000,
-        boot_id: 7,
-        offset: 0,
-    };
+    const FIRST: Present = present(50 * YEAR, 1000, 7);
+
+    const fn present(wall: u64, boot: u64, boot_id: u128) -> Present {
+        Present {
+            anchor: Anchor {
+                wall: Nanos::new(wall),
+                boot: Nanos::new(boot),
+                boot_id: Some(boot_id),
+            },
+            offset: 0,
+        }
+    }
+
+    fn first_wall() -> u64 {
+        FIRST.anchor.wall.get()
+    }
 
     fn live() -> Live {
         Live(Region::allocated(
@@ -201,12 +197,8 @@ mod tests {
     fn steps_of_the_wall_clock_within_a_boot_change_nothing() {
         let live = live();
         let anchor = live.renew(&FIRST).unwrap();
-        for wall in [FIRST.wall - YEAR, FIRST.wall + YEAR] {
-            let later = Present {
-                wall,
-                boot: 5000,
-                ..FIRST
-            };
+        for wall in [first_wall() - YEAR, first_wall() + YEAR] {
+            let later = present(wall, 5000, 7);
             assert_eq!(live.renew(&later), Ok(anchor));
             assert_eq!(live.anchor(&later), Ok(anchor));
         }
@@ -217,16 +209,11 @@ mod tests {
         for (wall, begins) in [(49, 50), (51, 51)] {
             let live = live();
             live.renew(&FIRST).unwrap();
-            let second = Present {
-                wall: wall * YEAR,
-                boot: 10,
-                boot_id: 8,
-                offset: 0,
-            };
+            let second = present(wall * YEAR, 10, 8);
             assert_eq!(live.anchor(&second).unwrap_err().field(), "boot id");
             let anchor = live.renew(&second).unwrap();
             assert_eq!(
-                (anchor.wall, anchor.boot.as_nanos()),
+                (anchor.wall, anchor.boot.get()),
                 (Nanos::new(begins * YEAR), 10)
             );
             assert_eq!(live.anchor(&second), Ok(anchor));
@@ -237,22 +224,19 @@ mod tests {
     fn the_latest_instant_outlives_a_boot() {
         let live = live();
         live.renew(&FIRST).unwrap();
-        live.reached(FIRST.wall + YEAR);
-        live.reached(FIRST.wall);
-        let second = Present {
-            boot_id: 8,
-            ..FIRST
-        };
+        live.reached(first_wall() + YEAR);
+        live.reached(first_wall());
+        let second = present(first_wall(), 1000, 8);
         assert_eq!(
             live.renew(&second).unwrap().wall,
-            Nanos::new(FIRST.wall + YEAR)
+            Nanos::new(first_wall() + YEAR)
         );
     }
 
     #[test]
     fn a_file_from_the_far_future_is_refused() {
         let live = live();
-        live.reached(FIRST.wall + 11 * YEAR);
+        live.reached(first_wall() + 11 * YEAR);
         assert_eq!(live.renew(&FIRST).unwrap_err().field(), "time");
     }
 
@@ -266,7 +250,7 @@ mod tests {
                 live.anchor(&FIRST).unwrap_err().field(),
                 "checksum of the clock"
             );
-            assert_eq!(live.renew(&FIRST).unwrap().wall, Nanos::new(FIRST.wall));
+            assert_eq!(live.renew(&FIRST).unwrap().wall, Nanos::new(first_wall()));
             assert!(live.anchor(&FIRST).is_ok());
         }
     }

@@ -11,7 +11,6 @@
 //! 5. The rule's files with states of another meaning are removed unless other processes use them.
 
 use std::format;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +29,7 @@ use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
 use crate::store::by_rank::{ByRank, carry};
+use crate::store::random_id;
 use crate::store::table::mapping::Mapping;
 use crate::store::table::region::{Memory, Region};
 use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets_for};
@@ -121,7 +121,7 @@ fn create(
             known: (wanted.known)(&hasher),
             sets: sets_for(wanted.capacity) as u64,
             capacity: wanted.capacity as u64,
-            id: new_id(),
+            id: random_id(),
             rule: wanted.limit.text(),
         };
         write(file, &header, sibling.map(|(sibling, _)| sibling))
@@ -190,7 +190,7 @@ impl CheckedFile {
             sets: sets_for(wanted.capacity) as u64,
             capacity: wanted.capacity as u64,
             // A smaller file may lack some clients.
-            id: new_id(),
+            id: random_id(),
             ..self.header.clone()
         };
         let limit = &self.limit;
@@ -241,7 +241,7 @@ impl CheckedFile {
         }
         let locked = flock(&file.file, FlockOperation::NonBlockingLockShared);
         file.doing("lock", locked)?;
-        let file = StateFile::new(file.path.clone(), shared, wanted, swept);
+        let file = StateFile::new(file.clone(), shared, wanted, swept);
         Ok(Opened {
             table,
             hasher: self.hasher,
@@ -253,8 +253,7 @@ impl CheckedFile {
 /// Returns the words of a file's clock, and its table.
 fn map(file: &NamedFile, sets: usize, capacity: usize) -> Result<(Live, Table), StateError> {
     let length = SETS_AT + sets * SET_BYTES;
-    let copy = file.doing("open", file.file.try_clone())?;
-    let mapping = file.doing("map", Mapping::new(copy, length))?;
+    let mapping = file.doing("map", Mapping::new(&file.file, length))?;
     let memory: Arc<dyn Memory> = Arc::new(mapping);
     let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
     let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity);
@@ -350,11 +349,6 @@ pub(super) fn check_hash(
         return Err(StateError::fault("hash key", "another one", expected));
     }
     Ok(hasher)
-}
-
-/// Returns a random id for the states in a new file.
-fn new_id() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use rustix::fs::{FlockOperation, flock};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::directory::StateDirectory;
 use super::error::StateError;
 use super::folder::Folder;
-use super::header::checksum;
+use super::header::{content, sealed};
 use crate::lock::lock;
 
 /// The name of the file, with the version of its records. No rule can have this name.
@@ -24,6 +24,8 @@ const NAME: &str = "_reservations.1";
 const BYTES: usize = 128;
 /// The words of a record.
 const WORDS: usize = 14;
+/// The bytes of the words and their checksum.
+const SEALED: usize = 8 * (WORDS + 1);
 
 /// The content of a record.
 pub(crate) type RecordWords = [u64; WORDS];
@@ -34,7 +36,7 @@ pub(crate) type OpenedRecords = (RecordFile, Vec<(u32, RecordWords)>);
 /// The records of a directory, which only this process uses.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
-    file: File,
+    file: Arc<File>,
     /// The places of the file that have no record.
     free: Mutex<Free>,
 }
@@ -94,8 +96,8 @@ impl RecordFile {
 
     /// Replaces a record. If the disk is full, the reservation is lost with this process.
     pub(crate) fn write(&self, place: u32, record: &RecordWords) {
-        let mut bytes: Vec<u8> = record.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.extend(checksum(&bytes).to_le_bytes());
+        let words = record.iter().flat_map(|word| word.to_ne_bytes());
+        let mut bytes = sealed(words.collect(), SEALED);
         bytes.resize(BYTES, 0);
         let _ = self.file.write_all_at(&bytes, at(place));
     }
@@ -116,9 +118,6 @@ fn at(place: u32) -> u64 {
 fn read(file: &File, place: u32) -> Option<RecordWords> {
     let mut bytes = [0; BYTES];
     file.read_exact_at(&mut bytes, at(place)).ok()?;
-    let (record, rest) = bytes.split_at(8 * WORDS);
-    let sum = rest.first_chunk().map(|sum| u64::from_le_bytes(*sum));
-    let (words, _) = record.as_chunks::<8>();
-    let words = core::array::from_fn(|nth| u64::from_le_bytes(words[nth]));
-    (sum == Some(checksum(record))).then_some(words)
+    let (words, _) = content(&bytes[..SEALED])?.as_chunks();
+    Some(core::array::from_fn(|nth| u64::from_ne_bytes(words[nth])))
 }

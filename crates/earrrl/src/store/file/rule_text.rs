@@ -8,19 +8,15 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::string::String;
-use std::vec;
+use std::vec::Vec;
 
-use super::error::StateError;
-use super::folder::{FileName, Folder};
-use super::header::{FIXED, checksum, four};
+use super::header::{FIXED, content, four, sealed};
 
 /// The place of the first record.
 pub(super) const RECORDS_AT: usize = FIXED + FIXED / 2;
 const RECORD: usize = FIXED / 4;
 const TEXT: usize = 12;
-const CHECKSUM: usize = RECORD - 8;
 
 /// Returns the number of the latest record and its text; `None` if there is no whole record.
 fn latest(file: &File) -> io::Result<Option<(u64, String)>> {
@@ -30,10 +26,10 @@ fn latest(file: &File) -> io::Result<Option<(u64, String)>> {
 }
 
 fn decode(record: &[u8; RECORD]) -> Option<(u64, String)> {
-    let sum = u64::from_ne_bytes(*record.last_chunk()?);
-    let number = u64::from_ne_bytes(*record.first_chunk()?);
-    let text = record.get(TEXT..TEXT + four(record, 8) as usize)?;
-    (sum == checksum(&record[..CHECKSUM])).then(|| (number, String::from_utf8_lossy(text).into()))
+    let content = content(record)?;
+    let number = u64::from_ne_bytes(*content.first_chunk()?);
+    let text = content.get(TEXT..TEXT + four(content, 8) as usize)?;
+    Some((number, String::from_utf8_lossy(text).into()))
 }
 
 /// Returns the text that replaces the one in the header, if there is one.
@@ -41,34 +37,19 @@ pub(super) fn read(file: &File) -> io::Result<Option<String>> {
     Ok(latest(file)?.map(|(_, text)| text))
 }
 
-/// Writes the text. No other process may write it at the same time.
+/// Writes the text. If two processes write at the same time, the text of either may stay.
 pub(super) fn write(file: &File, text: &str) -> io::Result<()> {
     let number = latest(file)?
         .map_or(0, |(number, _)| number)
         .wrapping_add(1);
-    let mut record = vec![0; RECORD];
-    if text.len() > CHECKSUM - TEXT {
+    let mut record = Vec::from(number.to_ne_bytes());
+    record.extend((text.len() as u32).to_ne_bytes());
+    record.extend(text.as_bytes());
+    if record.len() > RECORD - 8 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    record[..8].copy_from_slice(&number.to_ne_bytes());
-    record[8..TEXT].copy_from_slice(&(text.len() as u32).to_ne_bytes());
-    record[TEXT..TEXT + text.len()].copy_from_slice(text.as_bytes());
-    let sum = checksum(&record[..CHECKSUM]);
-    record[CHECKSUM..].copy_from_slice(&sum.to_ne_bytes());
-    file.write_all_at(&record, RECORDS_AT as u64 + number % 2 * RECORD as u64)
-}
-
-/// Writes the text into the file at `path`, which is open in this process.
-pub(super) fn replace(path: &Path, text: &str) -> Result<(), StateError> {
-    let name = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    let Some(name) = FileName::parse(name) else {
-        return Ok(());
-    };
-    let folder = Folder::open(path.parent().unwrap_or(Path::new(".")))?;
-    let _locked = folder.lock()?;
-    let file = folder.open_file(&name)?;
-    file.doing("write", write(&file.file, text))
+    file.write_all_at(
+        &sealed(record, RECORD),
+        RECORDS_AT as u64 + number % 2 * RECORD as u64,
+    )
 }

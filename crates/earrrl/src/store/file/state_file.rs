@@ -1,5 +1,7 @@
 //! An open state file, and the properties that a file must have to be opened.
 
+#[cfg(target_os = "linux")]
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::vec::Vec;
 
 use super::error::StateError;
 #[cfg(target_os = "linux")]
-use super::folder::{FileName, Folder};
+use super::folder::{FileName, Folder, NamedFile};
 #[cfg(target_os = "linux")]
 use super::live::Live;
 use crate::algorithm::Limit;
@@ -54,6 +56,8 @@ pub(crate) struct Opened {
 /// The parts of an open state file besides its table.
 pub(crate) struct StateFile {
     pub(crate) path: PathBuf,
+    #[cfg(target_os = "linux")]
+    file: Arc<File>,
     pub(super) shared: KeyAndClock,
     /// True if the hash key and the clock are those of the file's directory.
     is_shared: bool,
@@ -71,13 +75,14 @@ pub(crate) struct StateFile {
 impl StateFile {
     #[cfg(target_os = "linux")]
     pub(super) fn new(
-        path: PathBuf,
+        NamedFile { path, file }: NamedFile,
         shared: KeyAndClock,
         wanted: &FileSpec<'_>,
         swept: Swept,
     ) -> Self {
         Self {
             path,
+            file,
             shared,
             is_shared: wanted.shared.is_some(),
             known: wanted.known,
@@ -112,7 +117,7 @@ impl StateFile {
     /// cannot be written keeps a text under which its states have the same meaning.
     pub(crate) fn write_rule(&self, limit: &Limit) {
         #[cfg(target_os = "linux")]
-        let _ = super::rule_text::replace(&self.path, &limit.text());
+        let _ = super::rule_text::write(&self.file, &limit.text());
         #[cfg(not(target_os = "linux"))]
         let _ = limit;
     }
@@ -156,6 +161,6 @@ impl Drop for StateFile {
         let Anchor {
             wall, boot: since, ..
         } = self.shared.anchor;
-        self.reached(wall + std::time::Duration::from_nanos(boot).saturating_sub(since));
+        self.reached(wall + Nanos::new(boot).since(since));
     }
 }

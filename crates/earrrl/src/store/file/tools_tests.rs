@@ -42,7 +42,7 @@ impl Scratch {
         let name = name("login");
         let path = self.0.join(&name);
         let file = NamedFile {
-            file: self.file(&name),
+            file: self.file(&name).into(),
             path,
         };
         let mut header = read_header(&file).unwrap();

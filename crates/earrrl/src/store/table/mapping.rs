@@ -9,6 +9,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -21,7 +22,7 @@ pub(crate) struct Mapping {
     len: usize,
     /// The addresses among which the memory is. The file is closed after they are unmapped.
     _addresses: Addresses,
-    _file: Option<File>,
+    _file: Option<Arc<File>>,
 }
 
 /// A range of addresses of this process, which is unmapped when this is dropped.
@@ -72,7 +73,7 @@ impl Mapping {
     /// The file is also moved into huge pages, if the kernel can do that. With small pages, a decision in
     /// a large table waits for a second access to memory: that to the page tables. A huge page must begin
     /// at a multiple of its size, both in the file and among the addresses.
-    pub(crate) fn new(file: File, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(file: &Arc<File>, len: usize) -> io::Result<Self> {
         let addresses = Addresses::reserve(len.saturating_add(HUGE_PAGE))?;
         let skipped = addresses
             .start
@@ -90,7 +91,7 @@ impl Mapping {
                 len,
                 protection,
                 flags | MapFlags::FIXED,
-                &file,
+                file,
                 0,
             )
         }?;
@@ -98,7 +99,7 @@ impl Mapping {
             start,
             len,
             _addresses: addresses,
-            _file: Some(file),
+            _file: Some(Arc::clone(file)),
         };
         mapping.make_present();
         Ok(mapping)
