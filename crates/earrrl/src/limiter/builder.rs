@@ -3,7 +3,6 @@ use core::marker::PhantomData;
 use std::path::PathBuf;
 
 use super::stable::StableKey;
-use crate::algorithm::Limit;
 use crate::clock::{Anchor, Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::rule::Rule;
@@ -223,8 +222,19 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
         let limit = self.rule.limit();
         let most_bytes = self.most_bytes.or(self.rule.max_bytes());
         let (clients, hasher, clock) = match self.state {
-            Some(state) => {
-                let wanted = state.wanted(limit, self.capacity, self.hasher.is_some())?;
+            Some(StatePath { path, .. }) if self.hasher.is_some() => {
+                let expected = "none, since the file has a key of its own";
+                return Err(StateError::refused(&path, "hasher", "set", expected).into());
+            }
+            Some(StatePath { path, known }) => {
+                let wanted = FileSpec {
+                    path: &path,
+                    limit,
+                    capacity: self.capacity,
+                    known,
+                    key: None,
+                    shared: None,
+                };
                 open(&wanted, self.clock)?
             }
             None => {
@@ -254,31 +264,6 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// Returns the errors of [`build`](Self::build), and an error if the rule is no bucket.
     pub fn build_queue(self) -> Result<Queue<K, C>, BuildError> {
         Ok(Queue::new(self.build()?)?)
-    }
-}
-
-impl StatePath {
-    fn wanted<'a>(
-        &'a self,
-        limit: &'a Limit,
-        capacity: usize,
-        has_hasher: bool,
-    ) -> Result<FileSpec<'a>, StateError> {
-        if has_hasher {
-            let found = "set";
-            let expected = "none, since the file has a key of its own";
-            return Err(StateError::refused(&self.path, "hasher", found, expected));
-        }
-        let path = &*self.path;
-        let known = self.known;
-        Ok(FileSpec {
-            path,
-            limit,
-            capacity,
-            known,
-            key: None,
-            shared: None,
-        })
     }
 }
 
