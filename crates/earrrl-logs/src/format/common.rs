@@ -5,6 +5,8 @@
 //! The list of X-Forwarded-For may stand in place of the host, or behind the agent, as in the
 //! format that nginx's example configuration calls `main`.
 
+use std::cell::Cell;
+
 use super::field::{Field, path_of, target};
 use crate::line::Skip;
 use crate::line::time;
@@ -46,6 +48,8 @@ pub(super) struct Line<'a> {
     who: &'a [u8],
     /// The text behind the time.
     rest: &'a [u8],
+    /// The number of pairs of quotes that were passed last, and the text behind them: mostly the next is asked for.
+    passed: Cell<(usize, &'a [u8])>,
 }
 
 impl Parser {
@@ -82,6 +86,7 @@ impl Parser {
                 client,
                 who: &line[..3],
                 rest: &stamp[27..],
+                passed: Cell::new((0, &stamp[27..])),
             };
             return Ok((Stamp::utc(time), fields));
         }
@@ -99,6 +104,7 @@ impl Parser {
             client,
             who,
             rest: &line[end + 1..],
+            passed: Cell::new((0, &line[end + 1..])),
         };
         Ok((time, fields))
     }
@@ -143,19 +149,27 @@ impl<'a> Line<'a> {
 
     /// Returns the text in the `number`th pair of quotes behind the time, counted from 0.
     fn quoted(&self, number: usize) -> Option<&'a [u8]> {
-        let mut rest = self.rest;
-        for _ in 0..number {
-            rest = quotes(rest)?.1;
-        }
-        Some(quotes(rest)?.0)
+        let (text, behind) = quotes(self.behind(number)?)?;
+        self.passed.set((number + 1, behind));
+        Some(text)
     }
 
     /// Returns the `number`th word behind the request, counted from 0.
     fn after_request(&self, number: usize) -> Option<&'a [u8]> {
-        let rest = quotes(self.rest)?.1;
-        rest.split(|&b| b == b' ')
-            .filter(|word| !word.is_empty())
-            .nth(number)
+        let words = self.behind(1)?.split(|&b| b == b' ');
+        words.filter(|word| !word.is_empty()).nth(number)
+    }
+
+    /// Returns the text behind so many pairs of quotes.
+    fn behind(&self, pairs: usize) -> Option<&'a [u8]> {
+        let (mut passed, mut rest) = self.passed.get();
+        if passed > pairs {
+            (passed, rest) = (0, self.rest);
+        }
+        for _ in passed..pairs {
+            rest = quotes(rest)?.1;
+        }
+        Some(rest)
     }
 }
 
@@ -266,7 +280,11 @@ fn word(line: &[u8]) -> Result<(&[u8], &[u8]), Skip> {
 /// Returns the text in the first pair of quotes, and the text behind that pair. A quote after a
 /// backslash does not end the text.
 fn quotes(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let open = memchr::memchr(b'"', text)?;
+    // Behind the first two, they follow one another.
+    let open = match text {
+        [b' ', b'"', ..] => 1,
+        _ => memchr::memchr(b'"', text)?,
+    };
     // A line that was itself put in quotes may have doubled quotes: `""GET / HTTP/1.1""`.
     let doubled = matches!(text[open + 1..], [b'"', next, ..] if next.is_ascii_alphabetic());
     let width = if doubled { 2 } else { 1 };

@@ -4,11 +4,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::list::Detection;
 use super::{Field, Format, Hints, Parser};
-use crate::envelope::Envelope;
-use crate::line::{is_address, is_client, last_of_list};
+use crate::envelope::{Envelope, Opener};
+use crate::line::{Years, is_address, is_client, last_of_list};
 
 /// The greatest number of lines that detection examines.
 pub(crate) const LINES: usize = 200;
+
+/// The time from the epoch to the latest time at which the log may have been written.
+const WRITTEN: Duration = Duration::from_secs(1 << 32);
 
 /// Returns the envelope and the format that fit the most of the log's first lines; `None` if no
 /// format fits any line.
@@ -25,6 +28,7 @@ pub(crate) fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> 
     let candidates = || Format::ALL.iter().copied().filter(by_lines);
     let all = Envelope::ALL
         .into_iter()
+        .filter(|&envelope| has_envelope(start, envelope, hints))
         .flat_map(|e| candidates().map(move |format| (e, format)));
     let known = most(all, start, hints, true);
     let json = || {
@@ -35,6 +39,14 @@ pub(crate) fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> 
     let (envelope, format) = known.or_else(|| most(json(), start, hints, false))?;
     let common = format == Format::Combined && !with_agent(start, envelope, hints);
     Some((envelope, if common { Format::Common } else { format }))
+}
+
+/// Returns true if at least one of the first lines has this envelope. This is found before the expressions of all
+/// formats are compiled for it.
+fn has_envelope(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
+    let mut opener = Opener::new(envelope);
+    let mut years = Years::new(hints.year, UNIX_EPOCH + WRITTEN);
+    lines(start).any(|line| opener.open(line, &mut years).is_ok())
 }
 
 /// Returns the format that fits at least half of the first lines, if there is one.
@@ -76,10 +88,14 @@ fn most(
     with_client: bool,
 ) -> Option<(Envelope, Format)> {
     let mut most = (0, None);
+    let lines = lines(start).count();
     for found in all {
         let count = fitting(start, found, hints, with_client);
         if count > most.0 {
             most = (count, Some(found));
+        }
+        if count == lines {
+            break;
         }
     }
     most.1
@@ -92,8 +108,7 @@ fn fitting(
     hints: &Hints,
     with_client: bool,
 ) -> usize {
-    let written = UNIX_EPOCH + Duration::from_secs(1 << 32);
-    let mut parser = Parser::new((envelope, format), hints, written);
+    let mut parser = Parser::new((envelope, format), hints, UNIX_EPOCH + WRITTEN);
     lines(start)
         .filter(|line| fits(&mut parser, line, format, with_client))
         .count()

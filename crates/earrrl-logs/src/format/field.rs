@@ -79,11 +79,15 @@ pub(super) fn path_of(target: &[u8]) -> &[u8] {
 
 /// Returns the target in a request line such as `GET /path?query HTTP/1.1`.
 pub(super) fn target(request: &[u8]) -> Option<&[u8]> {
-    let mut words = request
-        .split(|&b| b == b' ')
-        .filter(|word| !word.is_empty());
-    words.next()?;
-    words.next()
+    let (_, request) = word(request)?;
+    Some(word(request)?.0)
+}
+
+/// Splits a text behind its first word; `None` if it has none.
+fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = text.iter().position(|&byte| byte != b' ')?;
+    let end = memchr::memchr(b' ', &text[start..]).map_or(text.len(), |len| start + len);
+    Some((&text[start..end], &text[end..]))
 }
 
 // The usual names of fields, for formats whose lines or headers name the fields.

@@ -111,13 +111,13 @@ impl RequestBatch {
     pub(super) fn add_texts(&mut self, record: &Record<'_>, wanted: &[Vec<Field>]) {
         for fields in wanted {
             let text = fields.iter().find_map(|field| record.get(field));
-            let text = text.as_deref();
-            let length = text.map_or(NO_TEXT, |text| {
+            let length = text.as_deref().map_or(NO_TEXT, |text| {
                 text.len().min(usize::from(NO_TEXT) - 1) as u16
             });
-            self.texts.extend(length.to_le_bytes());
-            self.texts
-                .extend(text.map_or(&[][..], |text| &text[..usize::from(length)]));
+            self.texts.extend_from_slice(&length.to_le_bytes());
+            if let Some(text) = text {
+                self.texts.extend_from_slice(&text[..usize::from(length)]);
+            }
         }
         self.ends.push(self.texts.len());
     }

@@ -78,7 +78,7 @@ pub struct Selection {
 pub struct LogReader {
     pub(crate) selection: Selection,
     /// The fields whose texts come with each request.
-    texts: Vec<Vec<Field>>,
+    pub(crate) texts: Vec<Vec<Field>>,
     keys: KeyMaker,
     /// The parser of the previous file, from which the next one continues the year of the dates.
     last_parser: Option<Parser>,

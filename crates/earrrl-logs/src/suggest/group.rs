@@ -268,12 +268,14 @@ impl Scope<'_> {
     fn own_values(&self, mark: Mark) -> Values {
         let mut seen: HashSet<(u64, u32), RandomState> = HashSet::default();
         let mut counts: Table<u64, (usize, usize)> = Table::default();
+        let most_others = (OTHERS * self.left.len() as f64) as usize;
         for row in self.requests() {
             let Some(value) = self.value(mark, row) else {
                 continue;
             };
-            if seen.insert((value, row.client)) {
-                let (suspects, others) = counts.entry(value).or_default();
+            let (suspects, others) = counts.entry(value).or_default();
+            // Most requests have values that are known to belong to others.
+            if *others <= most_others && seen.insert((value, row.client)) {
                 *suspects += usize::from(self.left.contains(&row.client));
                 *others += usize::from(self.suspects.against(row.client).is_none());
             }
@@ -434,7 +436,13 @@ impl Scope<'_> {
             }
         }
         suspects.sort_unstable_by(f64::total_cmp);
-        others.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let greatest_first =
+            |a: &(f64, u32), b: &(f64, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        if others.len() > MOST_NAMED {
+            others.select_nth_unstable_by(MOST_NAMED, greatest_first);
+            others.truncate(MOST_NAMED + 1);
+        }
+        others.sort_unstable_by(greatest_first);
         if mark.is_named() {
             // All of them count together, so that the rate of a single request matters to none.
             let above = suspects.get(suspects.len() / 10)?.max(one);

@@ -3,14 +3,16 @@
 //! A client that guesses passwords may send fewer requests than a reader of many pages, and stands
 //! out only among the clients of the login's path.
 
+use std::panic::resume_unwind;
 use std::time::Duration;
 
 use earrrl::RuleError;
 use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use super::group::{Group, groups};
-use super::rows::{NONE, Row, Rows, WantedRules, logged};
+use super::peaks::FEW;
+use super::rows::{Clients, NONE, Row, Rows, WantedRules, logged};
 use super::suspects::crowds;
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
 use crate::reading::{ClientNumbers, LoggedRequest};
@@ -55,43 +57,60 @@ impl Rows {
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
     pub fn rules(
-        mut self,
+        self,
         wanted: WantedRules,
         clients: &ClientNumbers,
         half_lives: &[Duration],
         most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
-        let known: HashSet<u32, RandomState> = known.collect();
-        let groups = match wanted.groups {
-            true => groups(&self, clients, &known)?,
-            false => Vec::new(),
-        };
-        if !wanted.parts {
-            return Ok(PartRules {
-                groups,
-                ..PartRules::default()
-            });
-        }
+        let known: Clients = known.collect();
+        // The two searches read the same requests, each on a processor of its own.
+        let (groups, parts) = std::thread::scope(|scope| {
+            let find = || match wanted.groups {
+                true => groups(&self, clients, &known),
+                false => Ok(Vec::new()),
+            };
+            let groups = scope.spawn(find);
+            let parts = match wanted.parts {
+                true => self.parts(half_lives, most, &known),
+                false => Ok((None, Vec::new())),
+            };
+            let groups = groups.join();
+            (groups.unwrap_or_else(|panic| resume_unwind(panic)), parts)
+        });
+        let (user, paths) = parts?;
+        Ok(PartRules {
+            groups: groups?,
+            paths,
+            user,
+            user_part: self.user_mark().user_part(),
+            users: self.users,
+        })
+    }
+
+    /// Finds the rules for users and for single paths.
+    fn parts(
+        &self,
+        half_lives: &[Duration],
+        most: &impl Fn(usize) -> usize,
+        known: &Clients,
+    ) -> Result<(Option<JudgedAdvice>, Vec<PathRule>), RuleError> {
         let of_users = || {
             let rows = self.all.iter().filter(|row| row.user != u32::MAX);
             rows.map(|row| logged(row, row.user))
         };
         let user = standing_out(&Sweep::new(half_lives, most, of_users)?, of_users())?;
-        self.all.sort_unstable_by_key(|row| (row.path, row.time));
         let mut found = Vec::new();
-        for rows in self.all.chunk_by(|one, next| one.path == next.path) {
-            let judged = match rows[0].path {
-                NONE => None,
-                _ => judge_path(rows, half_lives, most)?,
-            };
-            let Some(judged) = judged else {
+        for (path, places) in (0..NONE).zip(places_by_path(&self.all)) {
+            let rows = places.iter().map(|&place| self.all[place as usize]);
+            let Some(judged) = judge_path(rows, half_lives, most)? else {
                 continue;
             };
             let new = |client: &&SeenClient| !known.contains(&client.number);
             let further = judged.1.touched.iter().filter(new).count();
             if further > 0 {
-                found.push((further, rows[0].path, judged));
+                found.push((further, path, judged));
             }
         }
         found.sort_by_key(|&(further, path, _)| (usize::MAX - further, path));
@@ -102,41 +121,55 @@ impl Rows {
             judged,
         };
         let paths = found.into_iter().take(MOST_RULES).map(rule).collect();
-        Ok(PartRules {
-            groups,
-            paths,
-            user,
-            user_part: self.user_mark().user_part(),
-            users: self.users,
-        })
+        Ok((user, paths))
     }
+}
+
+/// Returns the places of the requests for each path, by its number; none for paths with few requests.
+fn places_by_path(rows: &[Row]) -> Vec<Vec<u32>> {
+    let mut counts = vec![0; usize::from(NONE) + 1];
+    rows.iter()
+        .for_each(|row| counts[usize::from(row.path)] += 1);
+    let is_enough = |count: usize| count >= FEWEST_CLIENTS;
+    let sizes = counts
+        .iter()
+        .map(|&count| if is_enough(count) { count } else { 0 });
+    let mut places: Vec<Vec<u32>> = sizes.map(Vec::with_capacity).collect();
+    for (place, row) in (0..).zip(rows) {
+        let path = usize::from(row.path);
+        if is_enough(counts[path]) {
+            places[path].push(place);
+        }
+    }
+    places
 }
 
 /// Judges the requests for one path, if it has enough clients and some of them stand out. Returns
 /// the number of clients, and the limit.
 fn judge_path(
-    rows: &[Row],
+    rows: impl Iterator<Item = Row>,
     half_lives: &[Duration],
     most: &impl Fn(usize) -> usize,
 ) -> Result<Option<(usize, JudgedAdvice)>, RuleError> {
-    if rows.len() < FEWEST_CLIENTS {
-        return Ok(None);
-    }
     // The clients of the path are numbered anew, so that their peaks take little memory.
     let mut numbers = HashMap::<u32, u32, RandomState>::default();
     let mut clients = Vec::new();
+    let mut counts = Vec::new();
     let mut number = |client: u32| {
-        *numbers.entry(client).or_insert_with(|| {
+        let number = *numbers.entry(client).or_insert_with(|| {
             clients.push(client);
+            counts.push(0);
             clients.len() as u32 - 1
-        })
+        });
+        counts[number as usize] += 1;
+        number
     };
-    let renumbered = rows.iter().map(|row| Row {
+    let renumbered = rows.map(|row| Row {
         client: number(row.client),
-        ..*row
+        ..row
     });
     let renumbered: Vec<Row> = renumbered.collect();
-    if clients.len() < FEWEST_CLIENTS {
+    if clients.len() < FEWEST_CLIENTS || counts.iter().all(|&count| f64::from(count) <= FEW) {
         return Ok(None);
     }
     let requests = || renumbered.iter().map(|row| logged(row, row.client));

@@ -158,7 +158,7 @@ const WIDE: f64 = 2.0;
 
 /// The least size of a burst, in requests, that makes a client worth a limit; steady requests count
 /// as the burst that causes the same peak.
-const FEW: f64 = 10.0;
+pub(super) const FEW: f64 = 10.0;
 
 /// The least ratio of a client's peak to the median of all peaks, and to their 90th percentile.
 const ABOVE_MEDIAN: f64 = 5.0;
@@ -281,13 +281,10 @@ impl Sweep {
     pub fn new<I: Iterator<Item = LoggedRequest>>(
         half_lives: &[Duration],
         most: impl Fn(usize) -> usize,
-        requests: impl Fn() -> I,
+        requests: impl Fn() -> I + Sync,
     ) -> Result<Self, RuleError> {
-        let peaks = half_lives
-            .iter()
-            .map(|&half_life| Peaks::of(half_life, requests()));
-        let tried = peaks.map(|peaks| Ok((peaks?, None)));
-        let tried: Vec<(Peaks, Option<Gap>)> = tried.collect::<Result<_, RuleError>>()?;
+        let peaks = measured(half_lives, requests)?.into_iter();
+        let tried: Vec<(Peaks, Option<Gap>)> = peaks.map(|peaks| (peaks, None)).collect();
         let mut sweep = Self {
             most: tried.first().map_or(0, |(peaks, _)| most(peaks.clients())),
             tried,
@@ -321,21 +318,19 @@ impl Sweep {
     /// Returns an error if no rule can have one of the half-lives.
     pub fn look_further<I: Iterator<Item = LoggedRequest>>(
         &mut self,
-        requests: impl Fn() -> I,
+        requests: impl Fn() -> I + Sync,
     ) -> Result<(), RuleError> {
         if self.gap().is_some() {
             return Ok(());
         }
-        for half_life in HALF_LIVES
-            .into_iter()
-            .chain(LONGER)
-            .map(Duration::from_secs)
-        {
+        let usual = HALF_LIVES.into_iter().chain(LONGER);
+        let mut others: Vec<Duration> = usual.map(Duration::from_secs).collect();
+        others.retain(|&half_life| {
             let mut tried = self.tried.iter().map(|(peaks, _)| peaks.half_life);
-            if tried.any(|tried| tried == half_life) {
-                continue;
-            }
-            let peaks = Peaks::of(half_life, requests())?;
+            tried.all(|tried| tried != half_life)
+        });
+        for peaks in measured(&others, requests)? {
+            let half_life = peaks.half_life;
             let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, self.most);
             self.elsewhere
                 .extend(gap.map(|gap| (half_life, gap.clients)));
@@ -352,6 +347,24 @@ impl Sweep {
     pub fn gap(&self) -> Option<Gap> {
         self.tried[self.chosen].1
     }
+}
+
+/// Measures the peaks of requests under each half-life, each in a thread of its own.
+fn measured<I: Iterator<Item = LoggedRequest>>(
+    half_lives: &[Duration],
+    requests: impl Fn() -> I + Sync,
+) -> Result<Vec<Peaks>, RuleError> {
+    let requests = &requests;
+    std::thread::scope(|scope| {
+        let peaks = |&half_life| scope.spawn(move || Peaks::of(half_life, requests()));
+        let threads: Vec<_> = half_lives.iter().map(peaks).collect();
+        let peaks = threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        peaks.collect()
+    })
 }
 
 #[cfg(test)]

@@ -122,6 +122,8 @@ impl Profiles {
         }
         // If the key lacks the client's address, an address for which it forwarded a request may be its own.
         let by_address = reader.selection.key.fields().contains(&Field::Client);
+        let addresses = [Field::Client, Field::Forwarded].map(|field| vec![field]);
+        reader.texts.extend(addresses);
         let mut profiles = Self::named(named);
         std::mem::swap(&mut reader.clients, clients);
         for file in files {

@@ -137,24 +137,31 @@ pub struct WantedRules {
 /// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need, from a function that returns the fields of
 /// an attribute, in order of preference.
 pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {
-    let given = ["header:user-agent", "status", API_KEY, "header:referer"].map(fields);
     let hosts = HOSTS.map(|name| Field::Named(name.into())).into();
-    let known = [Field::Path, Field::User, Field::Client, Field::Forwarded];
-    let known = known.map(|field| vec![field]);
-    given.into_iter().chain([hosts]).chain(known).collect()
+    // In the order in which most lines have them.
+    let first = ["status", "header:referer", "header:user-agent", API_KEY];
+    let first = first.map(fields);
+    let path = vec![Field::Path];
+    let user = vec![Field::User];
+    [path]
+        .into_iter()
+        .chain(first)
+        .chain([hosts, user])
+        .collect()
 }
 
 impl<'a> RequestValues<'a> {
-    /// Creates the values from the texts of [`profile_texts`].
+    /// Creates the values from the texts of [`profile_texts`], with the address and those in X-Forwarded-For behind them
+    /// if the profile asks for them.
     pub(super) fn of(mut texts: impl Iterator<Item = Option<&'a [u8]>>) -> Self {
         let mut next = || texts.next().flatten();
         let values = Self {
-            agent: next(),
-            status: next(),
-            api_key: next(),
-            referer: next(),
-            host: next(),
             path: next(),
+            status: next(),
+            referer: next(),
+            agent: next(),
+            api_key: next(),
+            host: next(),
             user: next(),
             is_forwarded: false,
         };
