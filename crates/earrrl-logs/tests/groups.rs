@@ -149,6 +149,7 @@ impl Mix {
             let status = match &path[..] {
                 "/login" if !number.is_multiple_of(33) => 401,
                 path if path.starts_with("/wp") => 404,
+                "/pay" if !number.is_multiple_of(7) => 402,
                 _ => 200,
             };
             self.ask(second, (client, user, agent), &path, status);
@@ -462,6 +463,101 @@ fn guesses_of_paths_and_steady_readers_under_one_agent() {
     assert_eq!(caught(mix), Mark::Agent);
 }
 
+/// Visitors of a shop, who look at pages before they pay, ask for a code by SMS, or look at a profile.
+fn shop(seed: u64) -> Mix {
+    let mut mix = Mix::honest(seed);
+    for _ in 0..80 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let mut second = mix.random.below(END - 1200);
+        mix.visit(&client, second, &agent);
+        second += 600;
+        let visitor = (&*client, "-", &*agent);
+        let profile = format!("/users/{}", mix.random.below(500));
+        for path in [
+            "/cart",
+            "/pay",
+            "/code",
+            &profile,
+            "/page/1",
+            "/static/1.css",
+        ] {
+            if path == "/pay" && mix.random.below(8) == 0 {
+                mix.ask(second, visitor, path, 402);
+                second += 30;
+            }
+            mix.ask(second, visitor, path, 200);
+            second += 2 + mix.random.below(40);
+        }
+    }
+    mix
+}
+
+/// Cards are tried, codes ordered, profiles and pages read by browsers that never load a page and its parts.
+#[test]
+fn paths_that_visitors_reach_from_pages_and_others_alone() {
+    let kinds = [
+        ("/pay", 3000),
+        ("/code", 6000),
+        ("/users/#", 2500),
+        ("/page/#", 1200),
+    ];
+    for (seed, (path, every)) in (80..).zip(kinds) {
+        assert!(shop(seed).found().1.is_empty(), "seed {seed}");
+        let mut mix = shop(seed);
+        for _ in 0..80 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            let numbered = |number: u64| path.replace('#', &(number % 60).to_string());
+            mix.attack(&client, ("-", &agent), numbered, every);
+        }
+        caught(mix);
+    }
+}
+
+/// Each request has an agent of its own, and asks for a page that visitors load with its parts.
+#[test]
+fn pages_under_ever_new_agents() {
+    let mut mix = shop(90);
+    for _ in 0..80 {
+        let client = mix.random.address();
+        let mut second = mix.random.below(900);
+        while second < END {
+            let agent = format!("Mozilla/5.0 Browser/{}", mix.random.below(5000));
+            let path = format!("/page/{}", mix.random.below(60));
+            mix.ask(second, (&client, "-", &agent), &path, 200);
+            second += 300 + mix.random.below(900);
+        }
+        mix.attackers.insert(client);
+    }
+    assert_eq!(caught(mix), Mark::Address);
+}
+
+/// One page is asked for again and again, beside people who reload it in tabs in the background.
+#[test]
+fn a_flood_of_one_page_under_the_agents_of_all() {
+    let with_tabs = |seed| {
+        let mut mix = shop(seed);
+        for _ in 0..40 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            let start = mix.random.below(END / 2);
+            for second in (start..END).step_by(60) {
+                mix.ask(second, (&client, "-", &agent), "/page/0", 200);
+            }
+        }
+        mix
+    };
+    assert!(with_tabs(91).found().1.is_empty());
+    let mut mix = with_tabs(91);
+    for _ in 0..100 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        mix.attack(&client, ("-", &agent), |_| "/page/0".to_owned(), 60);
+    }
+    caught(mix);
+}
+
 /// Clients of WebDAV whose every request is refused once, crawlers of a site that has moved, and an app whose access has
 /// ended.
 #[test]
@@ -498,6 +594,8 @@ fn visitors_and_programs_that_look_like_attackers() {
             second += 5 + mix.random.below(40);
         }
         mix.ask(second, visitor, "/login", 302);
+        mix.ask_from("https://site/page", second, visitor, "/files/1", 401);
+        mix.ask(second, visitor, "/files/1", 200);
         for page in 0..3 {
             for _ in 0..8 {
                 let image = format!("/images/{}.png", mix.random.below(2000));

@@ -186,11 +186,20 @@ impl Scope<'_> {
             Mark::AgentInNetwork => Some(short(row.agent)? << 32 | network()?),
             Mark::Path => short(row.path).filter(|_| self.path.is_none()),
             Mark::Address => {
-                let guesses = self.suspects.against(row.client) == Some(Suspicion::Guesses);
-                network().and(known(row.client)).filter(|_| guesses)
+                let suspicion = self.suspects.against(row.client);
+                let is_sure = matches!(suspicion, Some(Suspicion::Guesses | Suspicion::Alone));
+                network().and(known(row.client)).filter(|_| is_sure)
             }
             Mark::Client => known(row.client),
             Mark::User | Mark::ApiKey => known(row.user),
+        }
+    }
+
+    /// Returns true if a client is under no suspicion of the kind that is looked for.
+    fn is_other(&self, client: u32) -> bool {
+        match self.suspects.against(client) {
+            Some(Suspicion::Reads) => !self.reads,
+            suspicion => suspicion.is_none(),
         }
     }
 
@@ -203,6 +212,7 @@ impl Scope<'_> {
             self.rows.user_mark(),
             Mark::AgentInNetwork,
             Mark::Path,
+            Mark::Address,
         ];
         // Tabs in the background ask for one path at a steady pace, too.
         let any = !self.reads || self.path.is_none();
@@ -219,15 +229,12 @@ impl Scope<'_> {
                 let most = best
                     .as_ref()
                     .map_or(FEWEST - 1, |best| self.newly_limited(best));
-                // A mark that comes earlier is preferred unless a later one finds clearly more.
-                if let Some(parted) =
-                    parted.filter(|next| self.newly_limited(next) > most + most / 20)
-                {
+                // A mark that comes earlier is preferred unless a later one finds clearly more, since a list of
+                // addresses does not last.
+                let more = most / if mark == Mark::Address { 4 } else { 20 };
+                if let Some(parted) = parted.filter(|next| self.newly_limited(next) > most + more) {
                     best = Some(parted);
                 }
-            }
-            if best.is_none() {
-                best = self.part(Mark::Address)?;
             }
             let is_group =
                 |best: &Parted| self.newly_limited(best) >= FEWEST && !self.is_usual(best);
@@ -239,10 +246,11 @@ impl Scope<'_> {
             });
             let group = self.described(best);
             let clients = group.touched.len() + group.others;
-            if group.failed * 2 >= group.sent
-                || group.sent as f64 >= SHARE * group.requests as f64
-                || group.touched.len() as f64 >= SHARE * clients as f64
-            {
+            // A path that nobody else asks for may be one of an app.
+            let is_large = group.others >= FEWEST
+                && (group.sent as f64 >= SHARE * group.requests as f64
+                    || group.touched.len() as f64 >= SHARE * clients as f64);
+            if group.failed * 2 >= group.sent || is_large {
                 // This rule may limit all that an earlier one limits, and further clients.
                 let is_new = |client: &u32| group.touched.binary_search(client).is_err();
                 found.retain(|earlier: &Group| earlier.touched.iter().any(is_new));
@@ -277,7 +285,7 @@ impl Scope<'_> {
             // Most requests have values that are known to belong to others.
             if *others <= most_others && seen.insert((value, row.client)) {
                 *suspects += usize::from(self.left.contains(&row.client));
-                *others += usize::from(self.suspects.against(row.client).is_none());
+                *others += usize::from(self.is_other(row.client));
             }
         }
         let fewest = match mark {
@@ -358,9 +366,7 @@ impl Scope<'_> {
                 .is_some_and(|value| values.contains(&value))
         };
         let clients = self.requests().filter(has_one).map(|row| row.client);
-        clients
-            .filter(|&client| self.suspects.against(client).is_none())
-            .collect()
+        clients.filter(|&client| self.is_other(client)).collect()
     }
 
     /// Returns those of these values that requests for other paths have.
@@ -425,13 +431,14 @@ impl Scope<'_> {
         for (client, (peak, count)) in peaks {
             // Alone by its rate, a client that fails a few times is no attacker: visitors mistype passwords.
             let fewest = match self.suspects.against(client) {
+                Some(Suspicion::Alone) => 1,
                 Some(Suspicion::LogsIn) => FEWEST_FAILURES + 4,
                 _ => FEWEST_FAILURES,
             };
             let fails_seldom = mark == Mark::Client && count < fewest;
             if self.left.contains(&client) && !fails_seldom {
                 suspects.push(peak);
-            } else if self.suspects.against(client).is_none() || fails_seldom {
+            } else if self.is_other(client) || fails_seldom {
                 others.push((peak, client));
             }
         }

@@ -3,6 +3,7 @@
 
 mod agents;
 mod candidates;
+mod crowds;
 mod group;
 mod judge;
 mod networks;

@@ -10,10 +10,10 @@ use earrrl::RuleError;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use super::crowds::crowds;
 use super::group::{Group, groups};
 use super::peaks::FEW;
 use super::rows::{Clients, NONE, Row, Rows, WantedRules, logged};
-use super::suspects::crowds;
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
 use crate::reading::{ClientNumbers, LoggedRequest};
 

@@ -297,10 +297,13 @@ fn write_group(
 /// Returns a sentence about what a group did, and what its clients share.
 fn group_sentence(group: &Group, hidden: bool) -> String {
     let (what, only) = match &group.paths[..] {
-        [] if group.mark == Mark::Address => (
-            "requests".to_owned(),
-            ", for paths that are missing and nobody else asks for".to_owned(),
-        ),
+        [] if group.mark == Mark::Address => {
+            let only = match group.failed * 2 >= group.sent {
+                true => ", for paths that are missing and nobody else asks for",
+                false => ", under the agents of browsers, but without the pages that lead there",
+            };
+            ("requests".to_owned(), only.to_owned())
+        }
         [] => ("requests".to_owned(), String::new()),
         [path] => (format!("requests for {}", Escaped(path)), String::new()),
         [path, ..] => (

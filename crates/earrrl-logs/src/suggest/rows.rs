@@ -50,7 +50,8 @@ pub enum Mark {
     AgentInNetwork,
     /// Its paths, which hardly anybody else asks for.
     Path,
-    /// Its addresses, which guess paths that nobody else asks for.
+    /// Its addresses, which guess paths that nobody else asks for, or ask for nothing but what visitors reach from
+    /// other pages.
     Address,
     /// The rate of each client.
     Client,

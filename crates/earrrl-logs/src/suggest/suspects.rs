@@ -1,19 +1,17 @@
 //! Finds the clients whose requests mostly fail, those that read page after page at a steady pace, and those that ask
-//! for one path as a browser never does. Finds addresses of many people, too.
+//! for one path as a browser never does.
 //!
 //! None of this is a reason to limit a client: visitors mistype passwords, too. [`super::group`] looks for what many of
 //! these clients share and others do not.
 
-use earrrl::RuleError;
-
-use super::Sweep;
 use super::agents::{has_any, is_browser, is_declared};
-use super::peaks::RateMeter;
-use super::profile::CROWD;
-use super::rows::{NONE, Row, Rows, Table, logged};
+use super::rows::{NONE, Row, Rows, Table};
 
 /// The least share of a client's requests that fail.
 const FAILING: f64 = 0.4;
+
+/// The least share of a client's requests for missing paths that are guesses.
+const GUESSED: f64 = 0.8;
 
 /// The number of requests for a login that a visitor may need, if the log does not say which of them failed.
 const LOGINS: u32 = 3;
@@ -27,6 +25,19 @@ const STEADY: (u32, u64) = (8, 600_000_000_000);
 
 /// The time in nanoseconds within which a browser asks for the parts of a page.
 const QUICK: u64 = 3_000_000_000;
+
+/// The least number of visitors' requests for paths of one shape, and of clients that ask for nothing else, that are
+/// compared.
+const COMPARED: u32 = 10;
+
+/// The number of requests that few visitors send without asking for anything else.
+const OFTEN: u32 = 6;
+
+/// The number of requests that no visitor sends without a page that it comes from, and hardly any parts of pages.
+const MANY: u32 = 12;
+
+/// The number of different paths in a folder from which on they have one shape.
+const ALIKE_IN_FOLDER: u32 = 20;
 
 /// Parts of the paths of logins.
 const LOGIN_PATHS: [&str; 12] = [
@@ -43,6 +54,8 @@ pub(super) enum Suspicion {
     LogsIn,
     /// Nearly all of its requests are for missing paths that nobody else asks for.
     Guesses,
+    /// It asks for paths of one shape alone, which visitors reach from other pages.
+    Alone,
     /// It reads page after page at a steady pace, or one path as a browser never does.
     Reads,
 }
@@ -59,21 +72,8 @@ struct Signs {
     is_declared: bool,
     /// True if the user agent is one of a browser.
     is_browser: bool,
-}
-
-/// The people behind one address.
-#[derive(Debug, Clone, Copy, Default)]
-struct Visitors {
-    agents: usize,
-    requests: u64,
-    failed: u64,
-    /// The requests under the same user agent as the client's last.
-    same: u64,
-    /// The sum of the squares of the numbers of requests under each user agent.
-    squares: u64,
-    last_agent: u16,
-    /// The greatest rate of one user agent.
-    peak: f64,
+    /// The shape of the path.
+    shape: u16,
 }
 
 /// The habits of a client in the whole log.
@@ -98,11 +98,30 @@ struct Habits {
     declared: u32,
     /// The requests under a user agent of a browser.
     browser: u32,
+    /// The requests that name the page that they come from.
+    referred: u32,
+    /// The shape of the first path, and the number of requests for paths of others.
+    shape: u16,
+    strays: u32,
+    /// The time between the last two requests, and the number of times that it was as long as the one before.
+    pause: u64,
+    regular: u32,
     /// The bits of the paths, and of the missing ones, by their numbers.
     paths: u64,
     missing_paths: u64,
     first: u64,
     last: u64,
+}
+
+/// The clients of browsers that ask for paths of one shape.
+#[derive(Debug, Clone, Copy, Default)]
+struct Callers {
+    /// The clients that ask for nothing else, and those of them that do so often.
+    alone: u32,
+    often: u32,
+    /// The requests of all others, and the number of these clients whose first request is one of them.
+    visits: u32,
+    entries: u32,
 }
 
 /// The suspicions against each client, by its number.
@@ -128,6 +147,7 @@ impl Suspects {
         }
         let paths = rows.paths.names().into_iter();
         let logins: Vec<bool> = paths.map(|path| has_any(path, &LOGIN_PATHS)).collect();
+        let shapes = shapes(&rows.paths.names());
         let declared: Vec<bool> = rows.agents.names().into_iter().map(is_declared).collect();
         let agents = rows.agents.names().into_iter();
         let browsers: Vec<bool> = agents.map(is_browser).collect();
@@ -145,15 +165,17 @@ impl Suspects {
                 fails_openly: fails_openly[path],
                 is_declared: declared.get(agent) == Some(&true),
                 is_browser: browsers.get(agent) == Some(&true),
+                shape: shapes.get(path).copied().unwrap_or(NONE),
             };
             habits[place].add(row, signs);
         }
+        let callers = callers(rows, &habits, &shapes);
         let measured = |habits: &&Habits| habits.requests >= STEADY.0;
         Self {
             measured: habits.iter().filter(measured).count(),
             of: habits
                 .iter()
-                .map(|habits| habits.suspicion(has_status))
+                .map(|habits| habits.suspicion(has_status, &callers))
                 .collect(),
         }
     }
@@ -179,70 +201,81 @@ impl Suspects {
     }
 }
 
-impl Rows {
-    /// Returns the clients above the gaps of a sweep that are many people behind one address: none of their many user
-    /// agents stands out, and the requests under one come one after the other, as those for a page and its parts do.
-    ///
-    /// # Errors
-    /// Returns an error if no rule can have one of the half-lives.
-    pub fn crowds(&self, sweep: &Sweep) -> Result<Vec<u32>, RuleError> {
-        crowds(&self.all, sweep, false)
-    }
-}
-
-/// Finds crowds as [`Rows::crowds`] does. Of one path, each of many people asks once.
-pub(super) fn crowds(
-    rows: &[Row],
-    sweep: &Sweep,
-    of_one_path: bool,
-) -> Result<Vec<u32>, RuleError> {
-    let mut found = Vec::new();
-    for (peaks, gap) in &sweep.tried {
-        let Some(gap) = gap else { continue };
-        let above = peaks.worst(gap.clients).into_iter();
-        let mut above: Table<u32, Visitors> =
-            above.map(|client| (client, Visitors::default())).collect();
-        let mut meter = RateMeter::new(peaks.half_life)?;
-        let mut seen: Table<(u32, u16), (u32, u64)> = Table::default();
-        for row in rows {
-            let Some(visitors) = above.get_mut(&row.client) else {
-                continue;
-            };
-            let next = (seen.len() as u32, 0);
-            let (number, before) = seen.entry((row.client, row.agent)).or_insert(next);
-            visitors.add(row, meter.add(logged(row, *number)), *before);
-            *before += 1;
+/// Returns the shape of each path: paths that differ in numbers, or in the last part if their folder has many, have the
+/// same.
+fn shapes(paths: &[&[u8]]) -> Vec<u16> {
+    let without_numbers = |path: &&[u8]| {
+        let parts = path.split(|&byte| byte == b'/');
+        let parts = parts.map(|part| match part.iter().any(u8::is_ascii_digit) {
+            true => b"#",
+            false => part,
+        });
+        parts.collect::<Vec<_>>().join(&b'/')
+    };
+    let named: Vec<Vec<u8>> = paths.iter().map(without_numbers).collect();
+    let folder = |path: &Vec<u8>| memchr::memrchr(b'/', path).filter(|&end| end > 0);
+    let mut sizes: Table<&[u8], u32> = Table::default();
+    for path in &named {
+        if let Some(end) = folder(path) {
+            *sizes.entry(&path[..end]).or_default() += 1;
         }
-        let is_crowd = |(_, visitors): &(&u32, &Visitors)| {
-            visitors.are_many(gap.middle()) && (of_one_path || visitors.come_one_by_one())
-        };
-        found.extend(above.iter().filter(is_crowd).map(|(&client, _)| client));
     }
-    Ok(found)
+    let shape = |path| {
+        let end = folder(path).filter(|&end| sizes[&path[..end]] >= ALIKE_IN_FOLDER);
+        &path[..end.unwrap_or(path.len())]
+    };
+    let mut numbers: Table<&[u8], u16> = Table::default();
+    let mut shapes = Vec::new();
+    for path in &named {
+        let next = numbers.len() as u16;
+        shapes.push(*numbers.entry(shape(path)).or_insert(next));
+    }
+    shapes
 }
 
-impl Visitors {
-    /// Adds a request of a user agent that has this rate, and sent so many before.
-    fn add(&mut self, row: &Row, rate: f64, before: u64) {
-        self.same += u64::from(self.requests > 0 && row.agent == self.last_agent);
-        self.last_agent = row.agent;
-        self.agents += usize::from(before == 0);
-        self.requests += 1;
-        self.squares += 2 * before + 1;
-        self.failed += u64::from(is_failure(row.status));
-        self.peak = self.peak.max(rate);
+/// Counts the callers of each shape of paths; of none if the log does not show what visitors differ in from programs:
+/// the pages that they come from, or the parts of pages.
+fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Vec<Callers> {
+    let mut of_shapes = vec![Callers::default(); usize::from(NONE) + 1];
+    let mut visitors = 0;
+    let mut dressed = 0;
+    for habits in habits.iter().filter(|habits| habits.is_browser()) {
+        let callers = &mut of_shapes[usize::from(habits.shape)];
+        let often = habits.requests >= OFTEN;
+        if habits.is_alone() {
+            callers.alone += 1;
+            callers.often += u32::from(often);
+        } else {
+            callers.entries += 1;
+            visitors += u32::from(often);
+            dressed += u32::from(often && habits.is_dressed());
+        }
     }
-
-    /// Returns true if these are many, each slower than the middle of a gap: more like the visitors below it than like
-    /// those above.
-    fn are_many(&self, middle: f64) -> bool {
-        self.agents >= CROWD && self.peak < middle && self.failed * 10 <= self.requests
+    if dressed * 2 < visitors {
+        return Vec::new();
     }
+    for row in &rows.all {
+        let habits = &habits[row.client as usize];
+        if habits.is_browser() && !habits.is_alone() {
+            let shape = shapes.get(usize::from(row.path)).copied();
+            of_shapes[usize::from(shape.unwrap_or(NONE))].visits += 1;
+        }
+    }
+    of_shapes[usize::from(NONE)] = Callers::default();
+    of_shapes
+}
 
-    /// Returns true if the requests under one agent come one after the other, as those for a page and its parts do. A
-    /// program that draws its user agents at random repeats the last one as seldom as chance has it.
-    fn come_one_by_one(&self) -> bool {
-        self.same * self.requests >= 4 * self.squares
+impl Callers {
+    /// Returns the number of requests from which on a client that asks for nothing else is no visitor; `None` if
+    /// visitors do so, too.
+    fn suspicious(&self) -> Option<u32> {
+        if self.visits < COMPARED || self.alone < COMPARED {
+            return None;
+        }
+        if self.alone >= COMPARED * self.entries {
+            return Some(1);
+        }
+        (self.often >= COMPARED && self.often * 2 >= self.alone).then_some(OFTEN)
     }
 }
 
@@ -255,7 +288,9 @@ impl Habits {
         } = signs;
         let bit = 1 << (u64::from(row.path).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
         match row.status {
-            status if is_login && is_failure(status) => self.failed += 1,
+            status if is_refused_guess(status) || is_login && is_failure(status) => {
+                self.failed += 1;
+            }
             // The parts of a page, and the links on it, may be missing.
             status if (is_failure(status) || is_missing(status)) && !row.has_referer => {
                 self.missing += 1;
@@ -264,7 +299,9 @@ impl Habits {
             }
             // Basic and Digest authentication, as of WebDAV, refuse each request once, and then allow it.
             200..300 if self.challenged == Some(row.path) && is_login => self.failed -= 1,
-            200..300 if self.challenged == Some(row.path) => self.missing -= 1,
+            200..300 if self.challenged == Some(row.path) => {
+                self.missing = self.missing.saturating_sub(1);
+            }
             _ => self.logins += u32::from(is_login && !fails_openly && row.user == u32::MAX),
         }
         self.challenged = (row.status == 401).then_some(row.path);
@@ -273,9 +310,15 @@ impl Habits {
         }
         if self.requests == 0 {
             self.first = row.time;
+            self.shape = signs.shape;
         } else {
-            self.quick += u32::from(row.time - self.last < QUICK || row.status == 304);
+            let pause = row.time - self.last;
+            self.quick += u32::from(pause < QUICK || row.status == 304);
+            self.regular += u32::from(pause.abs_diff(self.pause) <= pause / 8);
+            self.pause = pause;
         }
+        self.strays += u32::from(signs.shape != self.shape);
+        self.referred += u32::from(row.has_referer);
         self.paths |= bit;
         self.last = row.time;
         self.requests += 1;
@@ -283,7 +326,33 @@ impl Habits {
         self.browser += u32::from(signs.is_browser);
     }
 
-    fn suspicion(&self, has_status: bool) -> Option<Suspicion> {
+    /// Returns true if all requests have agents of browsers.
+    fn is_browser(&self) -> bool {
+        self.browser == self.requests && self.requests > 0
+    }
+
+    /// Returns true if the requests of a browser show the page that they come from, or parts of a page.
+    fn is_dressed(&self) -> bool {
+        self.referred > 0 || self.quick * 4 >= self.requests
+    }
+
+    /// Returns true if nearly all requests of a browser are for paths of one shape, and neither from a page nor for its
+    /// parts.
+    fn is_alone(&self) -> bool {
+        self.referred == 0
+            && self.quick * 2 < self.requests.max(2)
+            && self.strays * 10 <= self.requests
+    }
+
+    /// Returns true if the requests are spread over a while, and few are for parts of pages.
+    fn is_steady(&self) -> bool {
+        self.requests >= STEADY.0
+            && self.last - self.first >= STEADY.1
+            && self.quick * 10 <= self.requests
+    }
+
+    /// Returns the reason to look at the client, given the callers of each shape of paths.
+    fn suspicion(&self, has_status: bool, callers: &[Callers]) -> Option<Suspicion> {
         if self.declared * 2 >= self.requests {
             return None;
         }
@@ -292,6 +361,16 @@ impl Habits {
         if guesses && !is_quick && self.own_missing * 10 >= self.requests * 9 {
             return Some(Suspicion::Guesses);
         }
+        let of_shape = callers.get(usize::from(self.shape));
+        let least = of_shape.and_then(Callers::suspicious);
+        // Tabs in the background, and apps, ask at a regular pace; visitors log in at last.
+        let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
+        let pretends = self.is_browser() && !is_regular && !self.has_login;
+        if pretends && self.is_alone() && least.is_some_and(|least| self.requests >= least) {
+            return Some(Suspicion::Alone);
+        }
+        // Programs that look for updates ask for what is not there yet, too.
+        let guesses = guesses && f64::from(self.missing) >= GUESSED * f64::from(self.requests);
         let missing = if guesses { self.missing } else { 0 };
         let failed = self.failed + missing + self.logins.saturating_sub(LOGINS);
         if failed > 0 && f64::from(failed) >= FAILING * f64::from(self.requests) {
@@ -300,14 +379,17 @@ impl Habits {
                 false => Suspicion::Fails,
             });
         }
+        if !has_status || !self.is_steady() {
+            return None;
+        }
+        // Where the log shows how visitors come to a page, a browser without that is a program.
+        let is_long = self.requests >= MANY && !self.is_alone();
+        if !callers.is_empty() && pretends && self.referred == 0 && is_long {
+            return Some(Suspicion::Alone);
+        }
         let paths = different(self.paths);
         // A browser asks for the parts of a page, too. Programs that say what they are may poll one path.
-        let pretends = paths < 1.5 && self.browser == self.requests;
-        let reads = has_status
-            && self.requests >= STEADY.0
-            && self.last - self.first >= STEADY.1
-            && self.quick * 10 <= self.requests
-            && (pretends || paths >= 0.7 * f64::from(self.requests.min(200)));
+        let reads = paths < 1.5 && pretends || paths >= 0.7 * f64::from(self.requests.min(200));
         reads.then_some(Suspicion::Reads)
     }
 }
@@ -316,6 +398,11 @@ impl Habits {
 /// not do, or limits already, is no failure of the client.
 pub(super) fn is_failure(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 404 | 408 | 410 | 429 | 499)
+}
+
+/// Returns true if a status means that what was sent is wrong: a card, a code, or an entry of a form.
+fn is_refused_guess(status: u16) -> bool {
+    matches!(status, 402 | 409 | 422)
 }
 
 /// Returns true if a status means that there is nothing at the path.
