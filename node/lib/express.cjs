@@ -7,17 +7,17 @@ function rateLimit(service, limit, options) {
   checkMiddleware(limits, { respond });
   return (request, response, next) => {
     let judged;
-    const proceed = ({ refusal, entered }) => {
+    const proceed = (found) => {
       try {
-        if (refusal) return refuse(refusal, request, response, respond);
+        if (found.status !== undefined) return refuse(found, request, response, respond);
       } catch (error) {
         return next(error);
       }
-      request.earrrl = entered;
+      request.earrrl = found;
       next();
     };
     try {
-      judged = judge(limits, request, targetOf(request), request, response, routeOf(request));
+      judged = judge(limits, request, request, response, targetOf, routeOf);
     } catch (error) {
       return next(error);
     }

@@ -10,15 +10,13 @@ function rateLimit(limits, { respond } = {}) {
     fastify.decorateRequest("earrrl", null);
     const routes = new WeakMap();
     // The rules of the application come first, then those of the route's `config.rateLimit`.
-    const applyRoute = (request, reply, next) => {
+    fastify.addHook("onRequest", (request, reply, next) => apply(limits, request, reply, respond, next));
+    fastify.addHook("onRequest", (request, reply, next) => {
       // Fastify has one object for the configuration of each route.
       const config = request.routeOptions?.config;
       if (config?.rateLimit === undefined) return next();
       if (!routes.has(config)) routes.set(config, routeLimits(limits, request.routeOptions, config.rateLimit));
       apply(routes.get(config), request, reply, config.rateLimit.respond ?? respond, next);
-    };
-    fastify.addHook("onRequest", (request, reply, next) => {
-      apply(limits, request, reply, respond, (error) => (error ? next(error) : applyRoute(request, reply, next)));
     });
     done();
   };
@@ -38,23 +36,28 @@ function routeLimits(limits, { method, url }, config) {
 
 // Judges a request. Answers it if it is denied, or else calls the next function, which gets the error if there is one.
 function apply(limits, request, reply, respond, next) {
-  const proceed = ({ refusal, entered }) => {
-    request.earrrl = entered ?? null;
-    if (!refusal) return next();
+  const proceed = (found) => {
+    const isRefused = found.status !== undefined;
+    request.earrrl = isRefused ? null : found;
+    if (!isRefused) return next();
     try {
-      refuse(refusal, request, reply, respond);
+      refuse(found, request, reply, respond);
     } catch (error) {
       next(error);
     }
   };
   let judged;
   try {
-    judged = judge(limits, request.raw, afterHost(request.originalUrl), request, reply.raw, request.routeOptions?.url ?? "");
+    judged = judge(limits, request.raw, request, reply.raw, targetOf, urlOf);
   } catch (error) {
     return next(error);
   }
   settle(judged, proceed, next);
 }
+
+const targetOf = ({ originalUrl }) => afterHost(originalUrl);
+
+const urlOf = ({ routeOptions }) => routeOptions?.url ?? "";
 
 function refuse(refusal, request, reply, respond) {
   reply.code(refusal.status);

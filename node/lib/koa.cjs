@@ -7,9 +7,9 @@ function rateLimit(service, limit, options) {
   checkMiddleware(limits, { respond });
   return async (context, next) => {
     const { req, res } = context;
-    const { refusal, entered } = await judge(limits, req, targetOf(context), context, res, routeOf(context));
-    if (refusal) return refuse(refusal, context, respond);
-    context.state.earrrl = entered;
+    const found = await judge(limits, req, context, res, targetOf, routeOf);
+    if (found.status !== undefined) return refuse(found, context, respond);
+    context.state.earrrl = found;
     await next();
   };
 }

@@ -1,17 +1,21 @@
 // The middlewares over Node's own requests and responses, of HTTP/1 and HTTP/2.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
+const { isObject } = require("./limiter.cjs");
 
-// Judges a request. Returns the refusal, or passes the request on: its response gets the headers. Returns a promise only if
-// the request waits for something, since promises take longer than decisions.
-function judge(limits, raw, target, request, response, route) {
-  const input = [raw.method, target, raw.headers, raw.socket.remoteAddress, request, route];
-  if (limits.isAwaited) return limits.judgeLater(...input).then((judged) => treat(judged, response));
-  return treat(limits.judge(...input), response);
+// Judges a request. Returns the refusal, which has a status, or the values for the handler; then the response gets the
+// headers. Returns a promise only if the request waits for something, since promises take longer than decisions.
+// `targetOf` and `routeOf` are called only if a rule reads the target or the route.
+function judge(limits, raw, request, response, targetOf, routeOf) {
+  const { method, headers, socket } = raw;
+  const target = limits.readsTarget ? targetOf(request) : "/";
+  const route = limits.readsRoute ? routeOf(request) : undefined;
+  if (!limits.isAwaited) return treat(limits.judge(method, target, headers, socket.remoteAddress, request, route), response);
+  return limits.judgeLater(method, target, headers, socket.remoteAddress, request, route).then((judged) => treat(judged, response));
 }
 
 function treat(judged, response) {
-  if (judged.status !== undefined) return { refusal: judged };
+  if (judged.status !== undefined) return judged;
   if (judged.delay > 0) return wait(judged.delay).then(() => pass(judged, response));
   return pass(judged, response);
 }
@@ -21,24 +25,23 @@ const settle = (value, then, failed) => (value instanceof Promise ? value.then(t
 
 function pass(judged, response) {
   const entered = judged.enter();
-  leaveWith(judged, response);
-  return { entered };
+  if (!judged.addsNothing) leaveWith(judged, response);
+  return entered;
 }
 
 function leaveWith(passing, response) {
   const { writeHead } = response;
   let left = false;
-  response.writeHead = function (status, ...rest) {
-    response.writeHead = writeHead;
+  response.writeHead = function (status, reason, headers) {
+    if (left) return writeHead.call(response, status, reason, headers);
     left = true;
-    const place = rest.findIndex((value) => value !== null && typeof value === "object");
-    const given = rest[place];
+    let given = isObject(reason) ? reason : headers;
     const isList = Array.isArray(given);
     const added = passing.leave(status, passing.readsResponse ? { ...response.getHeaders(), ...byName(isList ? given : Object.entries(given ?? {})) } : {});
     // If a header is set beside a list, Node 20 sets those of the list one by one, and keeps the last of each name.
-    if (isList && response.getHeaderNames().length === 0) rest[place] = given.concat(Array.isArray(given[0]) ? added : added.flat());
+    if (isList && response.getHeaderNames().length === 0) given = given.concat(Array.isArray(given[0]) ? added : added.flat());
     else for (const [name, value] of added) append(response, name, value);
-    return writeHead.call(response, status, ...rest);
+    return typeof reason === "string" ? writeHead.call(response, status, reason, given) : writeHead.call(response, status, given);
   };
   if (!passing.readsResponse) return;
   // A client that leaves before the response does not avoid the costs that depend on it.

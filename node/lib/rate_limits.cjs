@@ -17,7 +17,6 @@ class RateLimits {
   #native;
   #rules;
   #asks;
-  #readsRoute;
   #options;
   #routes = new Map();
 
@@ -29,14 +28,15 @@ class RateLimits {
     this.isAwaited = kind === ROUTE && this.#asks;
     this.#native = new NativeLimits(this.#rules.map((rule) => nativeRule(rule, kind === ROUTE)), withClock(options), figures);
     this.headers = this.#native.headers;
-    this.#readsRoute = this.#native.readsRoute;
+    this.readsTarget = this.#native.readsTarget;
+    this.readsRoute = this.#native.readsRoute;
     for (const warning of this.#native.warnings) process.emitWarning(warning);
   }
 
   // Judges a request: `headers` by name, the connection's address, the argument of the rules' functions, and the route
   // that the framework has found.
   judge(method, target, headers, peer, request, route) {
-    return this.#judge(this.#asks ? this.#rules.map((rule) => ask(rule, request)) : [], method, target, headers, peer, route);
+    return this.#judge(this.#asks ? this.#rules.map((rule) => ask(rule, request)) : undefined, method, target, headers, peer, route);
   }
 
   // Judges a request of a route, after its functions have answered. All rules of a route have the same functions.
@@ -77,9 +77,10 @@ class RateLimits {
 
   #judge(answers, method, target, headers, peer, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
-    const read = [];
-    for (const name of this.headers) if (headers[name] !== undefined) read.push(name, String(headers[name]));
-    const judged = this.#native.judge(method, target, read, peer, answers, this.#readsRoute ? route : undefined);
+    if (this.#rules.length === 0) return new PlainPassing("");
+    let read;
+    for (const name of this.headers) if (headers[name] !== undefined) (read ??= []).push(name, String(headers[name]));
+    const judged = this.#native.judge(method, target, read, peer, answers, this.readsRoute ? route : undefined);
     if (typeof judged === "string") return new PlainPassing(judged);
     return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
   }
@@ -102,15 +103,19 @@ class RateLimits {
   }
 }
 
+// The headers of a response, in the order in which the native module has their values.
+const HEADERS = ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
 // A request that is passed on, to whose response headers are added, and nothing else.
 class PlainPassing {
-  #headers;
+  #values;
   delay = 0;
   readsResponse = false;
 
-  // `headers` has names and values in turn, as lines.
-  constructor(headers) {
-    this.#headers = headers;
+  // `values` has those of the headers, as lines.
+  constructor(values) {
+    this.#values = values;
+    this.addsNothing = values === "";
   }
 
   enter() {
@@ -118,7 +123,7 @@ class PlainPassing {
   }
 
   leave() {
-    return this.#headers === "" ? [] : pairs(this.#headers.split("\n"));
+    return this.addsNothing ? [] : this.#values.split("\n").map((value, place) => [HEADERS[place], value]);
   }
 }
 

@@ -83,9 +83,9 @@ impl NativeLimits {
         self.limits.warnings()
     }
 
-    /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
-    /// of the functions of each rule. Of a request that needs nothing but headers on its response, it returns their names
-    /// and values as lines of a text, since making an object would take longer than the decision.
+    /// Judges a request. `headers` has a name and a value for each header that is read, if there is one; `answers` has
+    /// the results of the functions of each rule, if a rule has functions. Of a request that needs nothing but headers on its response, it returns their values
+    /// as [`lines`], since making an object would take longer than the decision.
     #[napi]
     #[allow(clippy::too_many_arguments, reason = "lib/rate_limits.cjs passes them")]
     pub fn judge(
@@ -93,28 +93,28 @@ impl NativeLimits {
         env: Env,
         method: Unknown<'_>,
         target: Unknown<'_>,
-        headers: Vec<String>,
+        headers: Option<Vec<String>>,
         peer: Unknown<'_>,
-        answers: Vec<Unknown<'_>>,
+        answers: Option<Vec<Unknown<'_>>>,
         route: Unknown<'_>,
     ) -> napi::Result<Either<String, NativeJudged>> {
-        let method = value::text("method", method)?;
-        let target = value::text("target", target)?;
+        let reads = self.limits.reads();
+        let method = value::text_if(reads.method, "method", method)?;
+        let target = value::text_if(reads.target, "target", target)?;
         let peer = optional("peer", peer, value::text)?;
-        let answers = answers.into_iter().map(read_answers);
+        let answers = answers.into_iter().flatten().map(read_answers);
         let head = RequestHead {
             method: &method,
             target: Target::Sent(target.as_bytes()),
             peer: peer.as_deref(),
             route: optional("route", route, value::text)?,
-            headers: self.read_headers(&headers),
+            headers: self.read_headers(headers.as_deref().unwrap_or_default()),
             answers: answers.collect::<napi::Result<_>>()?,
         };
         let limits = self.limits.now(clock::date(&env))?;
         let (passed, refusal) = match limits.judge(head).map_err(failed)? {
             Judged::Pass(passed) if passed.is_plain() => {
-                let headers = flat(&leave(passed, Vec::new()));
-                return Ok(Either::A(headers.join("\n")));
+                return Ok(Either::A(lines(&leave(passed, Vec::new()))));
             }
             Judged::Pass(passed) => (Some(passed), None),
             Judged::Refuse(response) => (None, Some(response)),
@@ -130,10 +130,16 @@ impl NativeLimits {
         names.map(ToString::to_string).collect()
     }
 
+    /// True if a rule reads the target of the request.
+    #[napi(getter)]
+    pub fn reads_target(&self) -> bool {
+        self.limits.reads().target
+    }
+
     /// True if a rule reads the route of the framework.
     #[napi(getter)]
     pub fn reads_route(&self) -> bool {
-        self.limits.reads_route()
+        self.limits.reads().route
     }
 
     /// Changes the limit of a rule or plan while requests go on.
@@ -321,6 +327,28 @@ impl NativeSettlement {
         drop(self.0.charge(input::cost("cost", cost)?));
         Ok(())
     }
+}
+
+/// The headers of [`lines`], in the order of `lib/rate_limits.cjs`. A response has the first of them.
+const HEADERS: [&str; 5] = [
+    "ratelimit",
+    "ratelimit-policy",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+];
+
+/// Returns the values of headers as lines of one text, since making a string for each would take longer.
+fn lines(headers: &HeaderMap) -> String {
+    let mut text = String::with_capacity(128);
+    for name in HEADERS.iter().take(headers.len()) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let value = headers.get(*name).and_then(|value| value.to_str().ok());
+        text.push_str(value.unwrap_or_default());
+    }
+    text
 }
 
 /// Returns the names and values of headers.

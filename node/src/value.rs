@@ -14,6 +14,14 @@ pub(crate) fn text(name: &str, value: Unknown<'_>) -> Result<String> {
     read(name, value, ValueType::String, "a string")
 }
 
+/// Returns a string if it is needed, or else an empty one, without a copy of what is there.
+pub(crate) fn text_if(is_needed: bool, name: &str, value: Unknown<'_>) -> Result<String> {
+    if is_needed || value.get_type()? != ValueType::String {
+        return text(name, value);
+    }
+    Ok(String::new())
+}
+
 /// Returns the text of a rule.
 pub(crate) fn rule(name: &str, value: Unknown<'_>) -> Result<String> {
     read(

@@ -26,6 +26,8 @@ pub(crate) struct RateLimits {
     limits: Timed<earrrl_bindings::RateLimits>,
     rules: Vec<Py<Rule>>,
     has_functions: bool,
+    /// True if a cost depends on the response.
+    reads_response: bool,
 }
 
 #[pymethods]
@@ -82,10 +84,12 @@ impl RateLimits {
             PyErr::warn(py, &category, &CString::new(warning)?, 1)?;
         }
         let has_functions = rules.iter().any(|rule| rule.get().has_functions());
+        let reads_response = rules.iter().any(|rule| rule.get().rule.has_cost_after);
         Ok(Self {
             limits: Timed::new(limits, clock),
             rules,
             has_functions,
+            reads_response,
         })
     }
 
@@ -149,7 +153,7 @@ impl RateLimits {
     /// True if a rule reads the route of the framework.
     #[getter]
     fn reads_route(&self) -> bool {
-        self.limits.reads_route()
+        self.limits.reads().route
     }
 
     /// Changes the limit of a rule or plan while requests go on. Clients keep their history unless
@@ -238,6 +242,12 @@ impl Passing {
         (decision, settlement.map(SettlementHandle))
     }
 
+    /// True if a cost depends on the response. Otherwise ``leave`` needs none of its headers.
+    #[getter]
+    fn reads_response(&self) -> bool {
+        self.limits.get().reads_response
+    }
+
     /// Charges the costs that depend on the response, and returns the headers to add to it.
     fn leave<'py>(
         &self,
@@ -245,9 +255,12 @@ impl Passing {
         status: u16,
         headers: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Header<'py>>> {
-        let rules = &self.limits.get().rules;
-        let cost = |rule: &Py<Rule>| rule.get().cost_after(status, headers);
-        let costs = rules.iter().map(cost).collect::<PyResult<Vec<_>>>()?;
+        let mut costs = Vec::new();
+        if self.reads_response() {
+            let rules = self.limits.get().rules.iter();
+            let cost = |rule: &Py<Rule>| rule.get().cost_after(status, headers);
+            costs = rules.map(cost).collect::<PyResult<_>>()?;
+        }
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
         let added = passed.take().map(|passed| leave(passed, costs));
         Ok(pairs(py, &added.unwrap_or_default()))

@@ -57,12 +57,12 @@ pub(crate) fn headers(parts: &[KeyPart], address: &ClientAddress) -> Vec<HeaderN
     alternatives.filter_map(header).collect()
 }
 
-/// Returns true if a part of a key is the route that the framework has found.
-pub(crate) fn reads_route(parts: &[KeyPart]) -> bool {
-    let route = Alternative::Attribute(Attribute::Of(RequestAttribute::Route));
+/// Returns true if a part of a key is this attribute of the request.
+pub(crate) fn names(parts: &[KeyPart], attribute: RequestAttribute) -> bool {
+    let attribute = Alternative::Attribute(Attribute::Of(attribute));
     parts
         .iter()
-        .any(|part| part.alternatives().contains(&route))
+        .any(|part| part.alternatives().contains(&attribute))
 }
 
 /// Returns the key of a rule as the layer takes it. `place` is the rule's place in the layer.

@@ -9,14 +9,14 @@ use earrrl::{Charge, Cost, Decision, Engine as _, ManualClock, Rule, RuleId};
 use earrrl_tower::key::{RequestTarget, Route};
 use earrrl_tower::{
     AddressSource, ClientAddress, Judged, Passed, PeerAddress, Prefixes, RateLimitLayer,
-    Settlement, Verdict, bounded_key,
+    RequestAttribute, Settlement, Verdict, bounded_key,
 };
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use ipnet::IpNet;
 
 use crate::answers::{AllAnswers, Answers, CostsAfter, Limits};
 use crate::error::Error;
-use crate::key::{headers as headers_of, reads_route as names_route};
+use crate::key::{headers as headers_of, names};
 use crate::request_rule::RequestRule;
 use crate::settings;
 
@@ -75,7 +75,18 @@ pub struct RateLimits {
     /// The limits of the rules, in their order, before a change.
     rules: Vec<Rule>,
     headers: Vec<HeaderName>,
-    reads_route: bool,
+    reads: Reads,
+}
+
+/// The attributes of requests that rules read.
+#[derive(Clone, Copy, Default)]
+pub struct Reads {
+    /// True if a rule reads the method.
+    pub method: bool,
+    /// True if a rule reads the target.
+    pub target: bool,
+    /// True if a rule reads the route that the framework has found.
+    pub route: bool,
 }
 
 /// The parts of a request that a middleware passes on.
@@ -164,13 +175,15 @@ impl RateLimits {
             .always_verdict(options.always_verdict);
         // Calls over gRPC are recognised by their type.
         let mut headers = vec![http::header::CONTENT_TYPE];
-        let mut reads_route = false;
+        let mut reads = Reads::default();
         let mut own = Vec::new();
         for (place, rule) in rules.into_iter().enumerate() {
             builder = builder.rule(rule.for_layer(place, &address));
             own.push(rule.limit().clone());
             headers.extend(headers_of(&rule.key, &address));
-            reads_route |= names_route(&rule.key);
+            reads.method |= names(&rule.key, RequestAttribute::Method);
+            reads.target |= !rule.paths.is_empty() || names(&rule.key, RequestAttribute::Path);
+            reads.route |= names(&rule.key, RequestAttribute::Route);
         }
         let layer = builder.build()?;
         let prepared = layer.engine().rules().into_iter();
@@ -179,7 +192,7 @@ impl RateLimits {
             rules: own,
             layer,
             headers,
-            reads_route,
+            reads,
         })
     }
 
@@ -192,17 +205,17 @@ impl RateLimits {
         parts.method = head.method.parse().unwrap_or_default();
         parts.headers = head.headers;
         let extensions = &mut parts.extensions;
-        extensions.insert(RequestTarget(head.target.sent().into_owned().into()));
+        if self.reads.target {
+            extensions.insert(RequestTarget(head.target.sent().into_owned().into()));
+        }
         if let Some(Ok(address)) = head.peer.map(str::parse::<IpAddr>) {
             extensions.insert(PeerAddress(address));
         }
-        match head.route {
-            Some(route) => drop(extensions.insert(Route(route))),
-            None if self.reads_route => {
-                let place = "apply the middleware where the framework has found the route";
-                return Err(format!("key: the route is not known; {place}, or use path").into());
-            }
-            None => {}
+        if let Some(route) = head.route {
+            extensions.insert(Route(route));
+        } else if self.reads.route {
+            let place = "apply the middleware where the framework has found the route";
+            return Err(format!("key: the route is not known; {place}, or use path").into());
         }
         if head.answers.iter().any(|own| own.limit.is_some()) {
             extensions.insert(self.limits(&head.answers)?);
@@ -244,9 +257,9 @@ impl RateLimits {
         }
     }
 
-    /// Returns true if a rule reads the route that the framework has found.
-    pub fn reads_route(&self) -> bool {
-        self.reads_route
+    /// Returns what the rules read, beside the address and the headers. Nothing else need be given.
+    pub fn reads(&self) -> Reads {
+        self.reads
     }
 
     /// Returns the names of the rules and plans, each of which has a table of clients.
@@ -330,7 +343,9 @@ pub fn enter(passed: &mut Passed) -> (Option<Verdict>, Option<Settlement>) {
 /// Charges the costs that depend on the response, one for each rule, and returns the headers to add to it.
 pub fn leave(passed: Passed, costs: Vec<Cost>) -> HeaderMap {
     let mut parts = Response::new(()).into_parts().0;
-    parts.extensions.insert(CostsAfter(costs));
+    if !costs.is_empty() {
+        parts.extensions.insert(CostsAfter(costs));
+    }
     passed.leave(&mut parts);
     parts.headers
 }

@@ -26,7 +26,7 @@ class EnvironJudge:
 
 def added(passing, status, headers):
     """Returns the headers to add to a response, whose own are ``headers``; all of them are texts, as WSGI has them."""
-    return texts(passing.leave(status, raw(headers)))
+    return texts(passing.leave(status, raw(headers) if passing.reads_response else []))
 
 
 def texts(headers):
