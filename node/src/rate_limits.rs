@@ -4,7 +4,7 @@ use bytes::Bytes;
 use earrrl::Rule;
 use earrrl_bindings::{LimitsOptions, RateLimits, RequestHead, Target, enter, leave};
 use earrrl_tower::headers::Available;
-use earrrl_tower::{Judged, Passed, Settlement};
+use earrrl_tower::{Judged, Passed, RequestAttribute, Settlement};
 use http::{HeaderMap, Response};
 use napi::Env;
 use napi::bindgen_prelude::{Either, Float64Array, ObjectFinalize, Unknown};
@@ -98,9 +98,9 @@ impl NativeLimits {
         answers: Option<Vec<Unknown<'_>>>,
         route: Unknown<'_>,
     ) -> napi::Result<Either<String, NativeJudged>> {
-        let reads = self.limits.reads();
-        let method = value::text_if(reads.method, "method", method)?;
-        let target = value::text_if(reads.target, "target", target)?;
+        let reads = |attribute| self.limits.reads(&attribute);
+        let method = value::text_if(reads(RequestAttribute::Method), "method", method)?;
+        let target = value::text_if(reads(RequestAttribute::Path), "target", target)?;
         let peer = optional("peer", peer, value::text)?;
         let answers = answers.into_iter().flatten().map(read_answers);
         let head = RequestHead {
@@ -133,13 +133,13 @@ impl NativeLimits {
     /// True if a rule reads the target of the request.
     #[napi(getter)]
     pub fn reads_target(&self) -> bool {
-        self.limits.reads().target
+        self.limits.reads(&RequestAttribute::Path)
     }
 
     /// True if a rule reads the route of the framework.
     #[napi(getter)]
     pub fn reads_route(&self) -> bool {
-        self.limits.reads().route
+        self.limits.reads(&RequestAttribute::Route)
     }
 
     /// Changes the limit of a rule or plan while requests go on.

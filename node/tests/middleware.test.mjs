@@ -127,6 +127,13 @@ test("a function gives clients limits while requests go on", async () => {
   }
 });
 
+test("several rules read the header of a single proxy", () => {
+  const rules = [{ name: "a", limit: "gcra 1/h burst=1" }, { name: "b", limit: "gcra 9/h burst=9" }];
+  const limits = new RateLimits(rules, { trustedProxies: ["10.0.0.1"], source: "x-real-ip" });
+  const status = (address) => limits.judge("GET", "/", { "x-real-ip": address }, "10.0.0.1", {}).status;
+  assert.deepEqual(["192.0.2.7", "192.0.2.8", "192.0.2.7"].map(status), [undefined, undefined, 429]);
+});
+
 const asynchronous = async () => false;
 const OPTIONS = [(call) => ({ exempt: call }), (call) => ({ key: call }), (call) => ({ key: ["client", call] }), (call) => ({ cost: call }),
   (call) => ({ costAfter: call }), (call) => ({ plans: [{ name: "b", limit: GCRA, applies: call }] }), (call) => ({ limitBy: call })];

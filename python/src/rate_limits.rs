@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use earrrl_bindings::{LimitsOptions, RequestHead, Target, enter, leave};
-use earrrl_tower::{Judged, Passed, Settlement};
+use earrrl_tower::{Judged, Passed, RequestAttribute, Settlement};
 use http::{HeaderMap, Response};
 use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
@@ -150,10 +150,16 @@ impl RateLimits {
         self.limits.names()
     }
 
+    /// True if a rule reads the path.
+    #[getter]
+    fn reads_target(&self) -> bool {
+        self.limits.reads(&RequestAttribute::Path)
+    }
+
     /// True if a rule reads the route of the framework.
     #[getter]
     fn reads_route(&self) -> bool {
-        self.limits.reads().route
+        self.limits.reads(&RequestAttribute::Route)
     }
 
     /// Changes the limit of a rule or plan while requests go on. Clients keep their history unless

@@ -102,7 +102,8 @@ def test_clients_behind_proxies(serve, options, header, peer, client):
 
 def test_headers_that_single_proxies_write(serve):
     for source, value in [("forwarded", "for=198.51.100.1"), ("X-Real-Ip", "198.51.100.1"), ("cf-connecting-ip", "198.51.100.1")]:
-        service = serve(Rule("address", "gcra 1/h burst=1"), source=source, trusted_proxies=["10.0.0.1"])
+        rules = [Rule("address", "gcra 1/h burst=1"), Rule("second", "gcra 9/h burst=9")]
+        service = serve(*rules, source=source, trusted_proxies=["10.0.0.1"])
         service.get(headers=[(source, value)], peer="10.0.0.1")
         service.app.limits.reset("address", "198.51.100.1")
         assert service.get(headers=[(source, value)], peer="10.0.0.1")[0] == 200

@@ -43,26 +43,34 @@ pub fn key_part(text: Option<&str>) -> Result<KeyPart, Error> {
     part.map_err(|why| format!("key: {why}").into())
 }
 
-/// Returns the names of the headers that the parts of a key are read from.
-pub(crate) fn headers(parts: &[KeyPart], address: &ClientAddress) -> Vec<HeaderName> {
-    let header = |one: &Alternative<Attribute>| match one {
-        Alternative::Client(_) if address.believes_proxies() => address.header().parse().ok(),
-        Alternative::Attribute(Attribute::Of(RequestAttribute::Header(name))) => Some(name.clone()),
-        Alternative::Attribute(Attribute::Of(RequestAttribute::Cookie(_))) => {
-            Some(http::header::COOKIE)
-        }
-        _ => None,
-    };
+/// Returns the attributes of requests that the parts of a key are read from.
+pub(crate) fn attributes(parts: &[KeyPart]) -> impl Iterator<Item = RequestAttribute> {
     let alternatives = parts.iter().flat_map(KeyPart::alternatives);
-    alternatives.filter_map(header).collect()
+    alternatives.filter_map(|one| match one {
+        Alternative::Attribute(Attribute::Of(attribute)) => Some(attribute.clone()),
+        _ => None,
+    })
 }
 
-/// Returns true if a part of a key is this attribute of the request.
-pub(crate) fn names(parts: &[KeyPart], attribute: RequestAttribute) -> bool {
-    let attribute = Alternative::Attribute(Attribute::Of(attribute));
-    parts
-        .iter()
-        .any(|part| part.alternatives().contains(&attribute))
+/// Returns the names of the headers from which attributes and addresses are read, each of them once: two lines of a
+/// header may be a sign that a client has forged one.
+pub(crate) fn headers(read: &[RequestAttribute], address: &ClientAddress) -> Vec<HeaderName> {
+    // Calls over gRPC are recognised by their type.
+    let mut names = vec![http::header::CONTENT_TYPE];
+    let of_proxies = address
+        .believes_proxies()
+        .then(|| address.header().parse::<HeaderName>());
+    let own = read.iter().filter_map(|attribute| match attribute {
+        RequestAttribute::Header(name) => Some(name.clone()),
+        RequestAttribute::Cookie(_) => Some(http::header::COOKIE),
+        _ => None,
+    });
+    for name in of_proxies.into_iter().flatten().chain(own) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// Returns the key of a rule as the layer takes it. `place` is the rule's place in the layer.

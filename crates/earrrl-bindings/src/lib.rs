@@ -27,6 +27,6 @@ pub use clock::{Clock, TestClock, Timed, check_clock, since_epoch, start_of_day}
 pub use error::Error;
 pub use figures::{limit_header, policy_header, retry_after_seconds};
 pub use key::{KeyPart, key_part};
-pub use limits::{LimitsOptions, RateLimits, Reads, RequestHead, Target, Visit, enter, leave};
+pub use limits::{LimitsOptions, RateLimits, RequestHead, Target, Visit, enter, leave};
 pub use request_rule::{Plan, RequestRule};
 pub use settings::{Engine, RuleOptions, engine, missing, status};

@@ -1,6 +1,5 @@
 //! The rules of a service, and the treatment of its requests: asked by every middleware of the packages.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use ipnet::IpNet;
 
 use crate::answers::{AllAnswers, Answers, CostsAfter, Limits};
 use crate::error::Error;
-use crate::key::{headers as headers_of, names};
+use crate::key::{attributes, headers};
 use crate::request_rule::RequestRule;
 use crate::settings;
 
@@ -74,19 +73,10 @@ pub struct RateLimits {
     names: Vec<String>,
     /// The limits of the rules, in their order, before a change.
     rules: Vec<Rule>,
+    /// The attributes that the rules read.
+    read: Vec<RequestAttribute>,
+    /// The headers that the rules read.
     headers: Vec<HeaderName>,
-    reads: Reads,
-}
-
-/// The attributes of requests that rules read.
-#[derive(Clone, Copy, Default)]
-pub struct Reads {
-    /// True if a rule reads the method.
-    pub method: bool,
-    /// True if a rule reads the target.
-    pub target: bool,
-    /// True if a rule reads the route that the framework has found.
-    pub route: bool,
 }
 
 /// The parts of a request that a middleware passes on.
@@ -120,19 +110,16 @@ impl Default for Target<'_> {
     }
 }
 
-impl<'a> Target<'a> {
+impl Target<'_> {
     /// Returns the target as a client may have sent it. In a decoded path, `%`, `?` and `#` are themselves and begin no
     /// escape, query or fragment, and no host follows several slashes at its start.
-    fn sent(self) -> Cow<'a, [u8]> {
+    fn sent(self) -> Vec<u8> {
         let path = match self {
-            Self::Sent(target) => return Cow::Borrowed(target),
+            Self::Sent(target) => return target.to_vec(),
             Self::Decoded(path) => path,
         };
         let slashes = path.iter().take_while(|byte| **byte == b'/').count();
         let path = &path[slashes.saturating_sub(1)..];
-        if !path.iter().any(|byte| b"%?#".contains(byte)) {
-            return Cow::Borrowed(path);
-        }
         let mut target = Vec::with_capacity(path.len() + 8);
         for byte in path {
             match byte {
@@ -142,7 +129,7 @@ impl<'a> Target<'a> {
                 byte => target.push(*byte),
             }
         }
-        Cow::Owned(target)
+        target
     }
 }
 
@@ -173,17 +160,15 @@ impl RateLimits {
             .headers_on_allowed(options.headers_on_allowed)
             .x_rate_limit(options.x_rate_limit)
             .always_verdict(options.always_verdict);
-        // Calls over gRPC are recognised by their type.
-        let mut headers = vec![http::header::CONTENT_TYPE];
-        let mut reads = Reads::default();
+        let mut read = Vec::new();
         let mut own = Vec::new();
         for (place, rule) in rules.into_iter().enumerate() {
             builder = builder.rule(rule.for_layer(place, &address));
             own.push(rule.limit().clone());
-            headers.extend(headers_of(&rule.key, &address));
-            reads.method |= names(&rule.key, RequestAttribute::Method);
-            reads.target |= !rule.paths.is_empty() || names(&rule.key, RequestAttribute::Path);
-            reads.route |= names(&rule.key, RequestAttribute::Route);
+            read.extend(attributes(&rule.key));
+            if !rule.paths.is_empty() {
+                read.push(RequestAttribute::Path);
+            }
         }
         let layer = builder.build()?;
         let prepared = layer.engine().rules().into_iter();
@@ -191,8 +176,8 @@ impl RateLimits {
             names: prepared.map(|(name, _)| name).collect(),
             rules: own,
             layer,
-            headers,
-            reads,
+            headers: headers(&read, &address),
+            read,
         })
     }
 
@@ -205,15 +190,15 @@ impl RateLimits {
         parts.method = head.method.parse().unwrap_or_default();
         parts.headers = head.headers;
         let extensions = &mut parts.extensions;
-        if self.reads.target {
-            extensions.insert(RequestTarget(head.target.sent().into_owned().into()));
+        if self.reads(&RequestAttribute::Path) {
+            extensions.insert(RequestTarget(head.target.sent().into()));
         }
         if let Some(Ok(address)) = head.peer.map(str::parse::<IpAddr>) {
             extensions.insert(PeerAddress(address));
         }
         if let Some(route) = head.route {
             extensions.insert(Route(route));
-        } else if self.reads.route {
+        } else if self.reads(&RequestAttribute::Route) {
             let place = "apply the middleware where the framework has found the route";
             return Err(format!("key: the route is not known; {place}, or use path").into());
         }
@@ -257,9 +242,9 @@ impl RateLimits {
         }
     }
 
-    /// Returns what the rules read, beside the address and the headers. Nothing else need be given.
-    pub fn reads(&self) -> Reads {
-        self.reads
+    /// Returns true if a rule reads this attribute; others need not be given.
+    pub fn reads(&self, attribute: &RequestAttribute) -> bool {
+        self.read.contains(attribute)
     }
 
     /// Returns the names of the rules and plans, each of which has a table of clients.
@@ -325,8 +310,7 @@ impl RateLimits {
     }
 
     fn id(&self, name: &str) -> Result<RuleId, Error> {
-        let rules = self.layer.engine().rules();
-        let place = rules.iter().position(|(known, _)| known == name);
+        let place = self.names.iter().position(|known| known == name);
         place
             .map(|place| RuleId(place as u32))
             .ok_or_else(|| Error::UnknownName(name.to_owned()))

@@ -14,13 +14,16 @@ class EnvironJudge:
 
     def __init__(self, limits):
         self._limits = limits
+        self._reads_target = limits.reads_target
         names = ((name, name.upper().replace("-", "_")) for name in limits.headers)
         self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
 
     def __call__(self, environ, request, route=None):
         """Judges the request of an environment. The functions of the rules get ``request``."""
         headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
-        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
+        path = b"/"
+        if self._reads_target:
+            path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
         return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route)
 
 
