@@ -84,8 +84,9 @@ impl NativeLimits {
     }
 
     /// Judges a request. `headers` has a name and a value for each header that is read, if there is one; `answers` has
-    /// the results of the functions of each rule, if a rule has functions. Of a request that needs nothing but headers on its response, it returns their values
-    /// as [`lines`], since making an object would take longer than the decision.
+    /// the results of the functions of each rule, if a rule has functions. If nothing but the response's headers
+    /// depends on the request, it returns their values as [`lines`], since making an object would take longer than the
+    /// decision.
     #[napi]
     #[allow(clippy::too_many_arguments, reason = "lib/rate_limits.cjs passes them")]
     pub fn judge(

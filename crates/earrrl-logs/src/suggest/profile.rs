@@ -108,9 +108,9 @@ impl KeyProfile {
 }
 
 impl Profiles {
-    /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. `reader` has read nothing,
-    /// and reads the texts of [`profile_texts`](super::profile_texts). The profiles are empty if standard input was among the logs,
-    /// since it cannot be read again.
+    /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. `reader` has read
+    /// nothing, and reads the texts of [`profile_texts`](super::profile_texts). The profiles are empty if standard input
+    /// was among the logs, since it cannot be read again.
     pub fn read(
         files: &[PathBuf],
         mut reader: LogReader,

@@ -135,8 +135,8 @@ pub struct WantedRules {
     pub parts: bool,
 }
 
-/// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need, from a function that returns the fields of
-/// an attribute, in order of preference.
+/// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need, from a function that returns the fields
+/// of an attribute, in order of preference.
 pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {
     let hosts = HOSTS.map(|name| Field::Named(name.into())).into();
     // In the order in which most lines have them.

@@ -320,10 +320,13 @@ impl Override {
             );
         }
         if parts.len() != values.len() {
-            let (count, expected) = (values.len(), parts.len());
             let names: Vec<_> = parts.iter().map(ToString::to_string).collect();
-            let names = names.join(", ");
-            return Err(format!("key: {count} parts; expected {expected}: {names}"));
+            return Err(format!(
+                "key: {} parts; expected {}: {}",
+                values.len(),
+                parts.len(),
+                names.join(", ")
+            ));
         }
         let lengths = client_lengths(key).next().unwrap_or_default();
         let prefixes = lengths.or(terms.prefixes);

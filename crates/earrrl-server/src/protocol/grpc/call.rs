@@ -220,8 +220,8 @@ pub(super) fn response(reply: Reply) -> Response<Body> {
     response
 }
 
-/// Counts a response in the metrics, and returns it. Only an error has its status among the headers, and a successful call in the
-/// trailers.
+/// Counts a response in the metrics, and returns it. An error has its status among the headers, a successful call has it
+/// in the trailers.
 pub(super) fn counted(server: &Server, response: Response<Body>) -> Response<Body> {
     let metrics = &server.service.metrics;
     let code = response.headers().get(GRPC_STATUS);

@@ -1,8 +1,8 @@
 //! The routes that decide: `/v1/check`, `/v1/peek`, `/v1/charge`, `/v1/check/batch`, and `/v1/refund`; and those of
 //! reservations: `/v1/reserve`, `/v1/commit` and `/v1/renew`.
 //!
-//! What routes check before they answer is at the end: the token must grant the required access, and the body must be
-//! JSON of bounded length.
+//! The checks before an answer are at the end: the token must grant the required access, and the body must be JSON of
+//! bounded length.
 
 use std::borrow::Cow;
 use std::io;
@@ -230,34 +230,23 @@ type Wanted<'a> = (WantedDecision<'a>, HoldTerms);
 impl<'a> ReserveBody<'a> {
     /// Returns the charges and the terms.
     fn wanted(self) -> Result<Wanted<'a>, AskError> {
-        let Self {
-            rule,
-            key,
-            key_b64,
-            cost,
-            rules,
-            attributes,
-            ttl,
-            at_most,
-            reservation,
-        } = self;
         let mut terms = HoldTerms::default();
-        if let Some(ttl) = ttl {
+        if let Some(ttl) = self.ttl {
             terms = terms.ttl(seconds(ttl)?);
         }
-        if at_most {
+        if self.at_most {
             terms = terms.at_most();
         }
-        if let Some(id) = reservation {
+        if let Some(id) = self.reservation {
             terms = with_id(terms, &id.0)?;
         }
         let check = Check {
-            rule,
-            key,
-            key_b64,
-            cost,
-            rules,
-            attributes,
+            rule: self.rule,
+            key: self.key,
+            key_b64: self.key_b64,
+            cost: self.cost,
+            rules: self.rules,
+            attributes: self.attributes,
         };
         Ok((check.wanted()?, terms))
     }

@@ -106,7 +106,8 @@ impl FileHeader {
                 return Err(StateError::fault(field, found, expected));
             }
         }
-        let (found, expected) = (eight(page, CHECKSUM), checksum(&page[..CHECKSUM]));
+        let found = eight(page, CHECKSUM);
+        let expected = checksum(&page[..CHECKSUM]);
         if found != expected {
             let expected = format!("{expected:016x}: the header is damaged");
             return Err(StateError::fault(

@@ -4,8 +4,8 @@
 //! their limit before clients over it; see `evict.rs`.
 //!
 //! Several rules can share a map, and a rule's limit may change. So the map keeps each client's limit with the
-//! state, which may be of any algorithm, and carries the state over when the client's next request is under another limit: a state that
-//! means nothing there is dropped. So a rule with thousands of limits takes memory by use.
+//! state, which may be of any algorithm. When the client's next request is under another limit, the state is carried
+//! over, or dropped if it means nothing there. So a rule with thousands of limits takes memory by use.
 
 mod evict;
 mod shard;
