@@ -242,6 +242,33 @@ def test_several_limits_of_a_view_of_fastapi():
     assert [asgi(app, headers=[("x-key", key)])[0] for key in "aaab"] == [200, 200, 429, 200]
 
 
+def test_views_of_fastapi_with_a_response_and_a_connection_of_their_own():
+    from typing import Annotated
+
+    from fastapi import FastAPI, Response
+    from starlette.requests import HTTPConnection
+
+    limits, app = RateLimits(), FastAPI()
+
+    @app.get("/plain")
+    @limits.limit("2/day")
+    @limits.limit("9/day")
+    def plain(response: Response, connection: HTTPConnection):
+        response.headers["x-own"] = connection.url.path
+        return "hello"
+
+    @app.get("/annotated")
+    @limits.limit("2/day")
+    async def annotated(response: Annotated[Response, "the headers"]):
+        response.headers["x-own"] = "/annotated"
+        return "hello"
+
+    for path in ("/plain", "/annotated"):
+        found = [asgi(app, path) for _ in range(3)]
+        assert [status for status, _, _ in found] == [200, 200, 429]
+        assert found[0][1]["x-own"] == path and ";r=1;" in found[0][1]["ratelimit"]
+
+
 def test_error_handlers_of_the_frameworks():
     from fastapi.responses import PlainTextResponse
     from starlette.exceptions import HTTPException

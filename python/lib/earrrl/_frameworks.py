@@ -8,15 +8,19 @@ import sys
 
 from ._judge import added, texts
 
-# The parameters in which FastAPI passes the request and the headers of the response.
+# The parameters in which FastAPI passes the request and the headers of the response, unless the view has its own for them:
+# FastAPI passes each of the two in one parameter only.
 CONNECTION, RESPONSE = "_earrrl_connection", "_earrrl_response"
 # The attribute of views that have a limit.
 LIMITED = "_earrrl_limited"
 
 
-def visit_of(view, args, kwargs):
-    """Returns the visit of a call of a view, and takes what is only for the limit from its arguments."""
-    connection, response = kwargs.get(CONNECTION), kwargs.get(RESPONSE)
+def visit_of(view, args, kwargs, names=(CONNECTION, RESPONSE)):
+    """Returns the visit of a call of a view, and takes what is only for the limit from its arguments.
+
+    ``names`` are those of the parameters for the request and the response.
+    """
+    connection, response = map(kwargs.get, names)
     if not hasattr(view, LIMITED):
         # A view that has another limit needs them, too.
         kwargs.pop(CONNECTION, None), kwargs.pop(RESPONSE, None)

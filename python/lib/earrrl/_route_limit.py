@@ -43,12 +43,12 @@ class RouteLimit:
         """Returns the view with the limit. It is as asynchronous as the view."""
         if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
             raise TypeError(f"limit: {_called(view)} is a generator, whose response has begun before it is asked; use Depends(limits.dependency(…))")
-        limits, functions = self._of(view), self._functions
+        limits, functions, names = self._of(view), self._functions, (CONNECTION, RESPONSE)
         if inspect.iscoroutinefunction(view):
 
             @functools.wraps(view)
             async def limited(*args, **kwargs):
-                visit = visit_of(view, args, kwargs)
+                visit = visit_of(view, args, kwargs, names)
                 judged = visit.judge(limits, await functions.ask(visit.request, kwargs) if functions.are_asked else visit.request)
                 if type(judged) is _native.Refusal:
                     return visit.refuse(judged, self._respond)
@@ -68,7 +68,7 @@ class RouteLimit:
 
             @functools.wraps(view)
             def limited(*args, **kwargs):
-                visit = visit_of(view, args, kwargs)
+                visit = visit_of(view, args, kwargs, names)
                 judged = visit.judge(limits, _at_once(functions.ask(visit.request, kwargs)) if functions.are_asked else visit.request)
                 if type(judged) is _native.Refusal:
                     return visit.refuse(judged, self._respond)
@@ -84,7 +84,7 @@ class RouteLimit:
 
         setattr(limited, LIMITED, True)
         if "fastapi" in sys.modules:
-            limited.__signature__ = self._signature(view)
+            limited.__signature__, names = self._signature(view)
         return limited
 
     def dependency(self):
@@ -109,7 +109,7 @@ class RouteLimit:
             visit.answered(judged, None)
             return visit.request.state.earrrl_verdict
 
-        limited.__signature__ = self._signature(None)
+        limited.__signature__, _ = self._signature(None)
         return limited
 
     def _of(self, view):
@@ -126,7 +126,8 @@ class RouteLimit:
         return [_native.Rule(name if not place else f"{name}-{place + 1}", text, **options) for place, text in enumerate(texts)]
 
     def _signature(self, view):
-        """Returns the signature of a view with the parameters that FastAPI passes to the limit."""
+        """Returns the signature of a view with the parameters that FastAPI passes to the limit, and the names of those for
+        the request and the response."""
         from fastapi import Response
         from starlette.requests import HTTPConnection
 
@@ -137,13 +138,15 @@ class RouteLimit:
             # FastAPI reports names that are not known.
             hints = {}
         own = [one.replace(annotation=hints.get(one.name, one.annotation)) for one in signature.parameters.values()]
-        added = {CONNECTION: (HTTPConnection, inspect.Parameter.empty), RESPONSE: (Response, inspect.Parameter.empty)}
+        wanted = {CONNECTION: HTTPConnection, RESPONSE: Response}
+        names = {name: next((one.name for one in own if _passes(one, kind)), name) for name, kind in wanted.items()}
+        added = {names[name]: (kind, inspect.Parameter.empty) for name, kind in wanted.items()}
         added |= {name: (typing.Any, found) for name, found in self._functions.dependencies.values()}
         known = signature.parameters
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
                       for name, (kind, default) in added.items() if name not in known]
         rest = [own.pop()] if own and own[-1].kind is inspect.Parameter.VAR_KEYWORD else []
-        return signature.replace(parameters=own + parameters + rest)
+        return signature.replace(parameters=own + parameters + rest), (*names.values(),)
 
 
 class _Functions:
@@ -215,6 +218,18 @@ async def _pause(delay):
 
 def _is_dependency(value):
     return type(value).__module__ == "fastapi.params" and hasattr(value, "dependency")
+
+
+def _passes(parameter, kind):
+    """Returns whether FastAPI passes the request or the response, of this type, in a parameter of a view."""
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
+
+    annotation = parameter.annotation
+    found, *metadata = typing.get_args(annotation) if hasattr(annotation, "__metadata__") else [annotation]
+    if any(map(_is_dependency, (*metadata, parameter.default))) or not isinstance(found, type):
+        return False
+    return issubclass(found, kind) and not issubclass(found, (Request, WebSocket))
 
 
 def _is_asynchronous(function):
