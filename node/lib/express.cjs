@@ -1,27 +1,28 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { afterHost, append, checkMiddleware, chosen, judge, settle } = require("./node.cjs");
+const { afterHost, append, checkMiddleware, chosen, judge } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
   checkMiddleware(limits, { respond });
-  return (request, response, next) => {
-    let judged;
-    const proceed = (found) => {
-      try {
-        if (found.status !== undefined) return refuse(found, request, response, respond);
-      } catch (error) {
-        return next(error);
-      }
-      request.earrrl = found;
-      next();
-    };
+  const proceed = (found, request, response, next) => {
     try {
-      judged = judge(limits, request, request, response, targetOf, routeOf);
+      if (found.status !== undefined) return refuse(found, request, response, respond);
     } catch (error) {
       return next(error);
     }
-    return settle(judged, proceed, next);
+    request.earrrl = found;
+    next();
+  };
+  return (request, response, next) => {
+    let found;
+    try {
+      found = judge(limits, request, request, response, targetOf, routeOf);
+    } catch (error) {
+      return next(error);
+    }
+    if (!(found instanceof Promise)) return proceed(found, request, response, next);
+    return found.then((later) => proceed(later, request, response, next), next);
   };
 }
 

@@ -1,7 +1,7 @@
 // Rate limits for Fastify.
 "use strict";
 const { createHash } = require("node:crypto");
-const { afterHost, checkMiddleware, judge, settle } = require("./node.cjs");
+const { afterHost, checkMiddleware, judge } = require("./node.cjs");
 const { routeOf } = require("./stores.cjs");
 
 function rateLimit(limits, { respond } = {}) {
@@ -10,13 +10,19 @@ function rateLimit(limits, { respond } = {}) {
     fastify.decorateRequest("earrrl", null);
     const routes = new WeakMap();
     // The rules of the application come first, then those of the route's `config.rateLimit`.
-    fastify.addHook("onRequest", (request, reply, next) => apply(limits, request, reply, respond, next));
     fastify.addHook("onRequest", (request, reply, next) => {
       // Fastify has one object for the configuration of each route.
       const config = request.routeOptions?.config;
-      if (config?.rateLimit === undefined) return next();
-      if (!routes.has(config)) routes.set(config, routeLimits(limits, request.routeOptions, config.rateLimit));
-      apply(routes.get(config), request, reply, config.rateLimit.respond ?? respond, next);
+      if (config?.rateLimit === undefined) return apply(limits, request, reply, respond, next);
+      apply(limits, request, reply, respond, (error) => {
+        if (error) return next(error);
+        try {
+          if (!routes.has(config)) routes.set(config, routeLimits(limits, request.routeOptions, config.rateLimit));
+        } catch (wrong) {
+          return next(wrong);
+        }
+        apply(routes.get(config), request, reply, config.rateLimit.respond ?? respond, next);
+      });
     });
     done();
   };
@@ -36,23 +42,25 @@ function routeLimits(limits, { method, url }, config) {
 
 // Judges a request. Answers it if it is denied, or else calls the next function, which gets the error if there is one.
 function apply(limits, request, reply, respond, next) {
-  const proceed = (found) => {
-    const isRefused = found.status !== undefined;
-    request.earrrl = isRefused ? null : found;
-    if (!isRefused) return next();
-    try {
-      refuse(found, request, reply, respond);
-    } catch (error) {
-      next(error);
-    }
-  };
-  let judged;
+  let found;
   try {
-    judged = judge(limits, request.raw, request, reply.raw, targetOf, urlOf);
+    found = judge(limits, request.raw, request, reply.raw, targetOf, urlOf);
   } catch (error) {
     return next(error);
   }
-  settle(judged, proceed, next);
+  if (!(found instanceof Promise)) return proceed(found, request, reply, respond, next);
+  found.then((later) => proceed(later, request, reply, respond, next), next);
+}
+
+function proceed(found, request, reply, respond, next) {
+  const isRefused = found.status !== undefined;
+  request.earrrl = isRefused ? null : found;
+  if (!isRefused) return next();
+  try {
+    refuse(found, request, reply, respond);
+  } catch (error) {
+    next(error);
+  }
 }
 
 const targetOf = ({ originalUrl }) => afterHost(originalUrl);

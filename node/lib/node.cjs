@@ -1,5 +1,6 @@
 // The middlewares over Node's own requests and responses, of HTTP/1 and HTTP/2.
 "use strict";
+const { ServerResponse } = require("node:http");
 const { setTimeout: wait } = require("node:timers/promises");
 const { isObject } = require("./limiter.cjs");
 
@@ -7,6 +8,7 @@ const { isObject } = require("./limiter.cjs");
 // headers. Returns a promise only if the request waits for something, since promises take longer than decisions.
 // `targetOf` and `routeOf` are called only if a rule reads the target or the route.
 function judge(limits, raw, request, response, targetOf, routeOf) {
+  if (limits.isEmpty) return { verdict: null, settlement: null };
   const { method, headers, socket } = raw;
   const target = limits.readsTarget ? targetOf(request) : "/";
   const route = limits.readsRoute ? routeOf(request) : undefined;
@@ -19,9 +21,6 @@ function treat(judged, response) {
   if (judged.delay > 0) return wait(judged.delay).then(() => pass(judged, response));
   return pass(judged, response);
 }
-
-// Calls one function with a value or what a promise resolves to, and the other with the error of a promise.
-const settle = (value, then, failed) => (value instanceof Promise ? value.then(then, failed) : then(value));
 
 function pass(judged, response) {
   const entered = judged.enter();
@@ -38,9 +37,12 @@ function leaveWith(passing, response) {
     let given = isObject(reason) ? reason : headers;
     const isList = Array.isArray(given);
     const added = passing.leave(status, passing.readsResponse ? { ...response.getHeaders(), ...byName(isList ? given : Object.entries(given ?? {})) } : {});
-    // If a header is set beside a list, Node 20 sets those of the list one by one, and keeps the last of each name.
-    if (isList && response.getHeaderNames().length === 0) given = given.concat(Array.isArray(given[0]) ? added : added.flat());
-    else for (const [name, value] of added) append(response, name, value);
+    if (response.getHeaderNames().length > 0 || !(response instanceof ServerResponse)) {
+      // If a header is set beside a list, Node 20 sets those of the list one by one, and keeps the last of each name.
+      for (const [name, value] of added) append(response, name, value);
+    } else {
+      given = withAdded(given ?? {}, added);
+    }
     return typeof reason === "string" ? writeHead.call(response, status, reason, given) : writeHead.call(response, status, given);
   };
   if (!passing.readsResponse) return;
@@ -55,6 +57,20 @@ function leaveWith(passing, response) {
   });
 }
 
+// Returns the headers of a call of `writeHead` and added ones as a list, which takes less time than an object beside
+// headers that are set: Node would put both into one object.
+function withAdded(given, added) {
+  if (Array.isArray(given) && Array.isArray(given[0])) return given.concat(added);
+  const list = Array.isArray(given) ? [...given] : [];
+  if (!Array.isArray(given)) for (const name of Object.keys(given)) list.push(name, given[name]);
+  for (const [name, value] of added) {
+    const place = placeOf(name, list);
+    if (place < 0) list.push(name, value);
+    else list[place + 1] = [list[place + 1], value].flat();
+  }
+  return list;
+}
+
 // Returns a path that is known to have no host in front of it, as `//host/path` would have.
 const afterHost = (path) => path.replace(/^\/+/, "/");
 
@@ -62,6 +78,15 @@ const afterHost = (path) => path.replace(/^\/+/, "/");
 function append(response, name, value) {
   const before = response.getHeader(name);
   response.setHeader(name, before === undefined ? value : [before, value].flat());
+}
+
+// Returns the place of a name in a list of names and values in turn, or -1. Programs that replace Node's response, such as
+// Fastify's `inject`, keep the last value of each name.
+function placeOf(name, list) {
+  for (let place = 0; place < list.length; place += 2) {
+    if (list[place].length === name.length && list[place].toLowerCase() === name) return place;
+  }
+  return -1;
 }
 
 // Returns the headers of a list of pairs, or of names and values in turn, by their names in lower case.
@@ -86,4 +111,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { afterHost, append, checkMiddleware, chosen, judge, settle };
+module.exports = { afterHost, append, checkMiddleware, chosen, judge };

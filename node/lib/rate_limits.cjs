@@ -15,6 +15,7 @@ const ROUTE = Symbol("the rules of a route");
 // The rules of a service, which the middlewares ask.
 class RateLimits {
   #native;
+  #decide;
   #rules;
   #asks;
   #options;
@@ -27,6 +28,8 @@ class RateLimits {
     this.#options = options;
     this.isAwaited = kind === ROUTE && this.#asks;
     this.#native = new NativeLimits(this.#rules.map((rule) => nativeRule(rule, kind === ROUTE)), withClock(options), figures);
+    this.#decide = this.#native.judge();
+    this.isEmpty = rules.length === 0;
     this.headers = this.#native.headers;
     this.readsTarget = this.#native.readsTarget;
     this.readsRoute = this.#native.readsRoute;
@@ -77,12 +80,12 @@ class RateLimits {
 
   #judge(answers, method, target, headers, peer, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
-    if (this.#rules.length === 0) return new PlainPassing("");
+    if (this.isEmpty) return new PlainPassing("");
     let read;
     for (const name of this.headers) if (headers[name] !== undefined) (read ??= []).push(name, String(headers[name]));
-    const judged = this.#native.judge(method, target, read, peer, answers, this.readsRoute ? route : undefined);
-    if (typeof judged === "string") return new PlainPassing(judged);
-    return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
+    const judged = this.#decide(method, target, read, peer, answers, this.readsRoute ? route : undefined);
+    if (typeof judged !== "string") return new Passing(this.#native, judged, this.#rules);
+    return figures[STATUS] === 0 ? new PlainPassing(judged) : new Refusal(figures[STATUS], judged);
   }
 
   change(name, limit) {
@@ -102,6 +105,9 @@ class RateLimits {
     return this.#routes.get(name)?.limits ?? this.#native;
   }
 }
+
+// The places of the status of a denial, 0 for none, and of the delay, among the figures of a request.
+const [STATUS, DELAY] = [0, 1];
 
 // The headers of a response, in the order in which the native module has their values.
 const HEADERS = ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
@@ -123,7 +129,13 @@ class PlainPassing {
   }
 
   leave() {
-    return this.addsNothing ? [] : this.#values.split("\n").map((value, place) => [HEADERS[place], value]);
+    const added = [];
+    if (this.addsNothing) return added;
+    // `split` takes twice as long.
+    let start = 0;
+    for (let end; (end = this.#values.indexOf("\n", start)) >= 0; start = end + 1) added.push([HEADERS[added.length], this.#values.slice(start, end)]);
+    added.push([HEADERS[added.length], this.#values.slice(start)]);
+    return added;
   }
 }
 
@@ -137,7 +149,7 @@ class Passing {
     this.#native = native;
     this.#judged = judged;
     this.#rules = rules;
-    this.delay = judged.delay;
+    this.delay = figures[DELAY];
     // True if a cost depends on the response.
     this.readsResponse = rules.some(({ costAfter }) => costAfter);
   }
@@ -163,10 +175,12 @@ class Passing {
 
 // A request that is not passed on, with its response.
 class Refusal {
-  constructor(judged) {
-    this.status = judged.status;
-    this.headers = pairs(judged.headers);
-    this.body = judged.body;
+  // `text` has a line for each name and value, an empty line, and the body.
+  constructor(status, text) {
+    const end = text.indexOf("\n\n");
+    this.status = status;
+    this.headers = pairs(text.slice(0, end).split("\n"));
+    this.body = text.slice(end + 2);
   }
 }
 

@@ -1,13 +1,17 @@
 //! The rules of a service, and the treatment of its requests: what every middleware asks.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use earrrl::Rule;
 use earrrl_bindings::{LimitsOptions, RateLimits, RequestHead, Target, enter, leave};
 use earrrl_tower::headers::Available;
 use earrrl_tower::{Judged, Passed, RequestAttribute, Settlement};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use napi::Env;
-use napi::bindgen_prelude::{Either, Float64Array, ObjectFinalize, Unknown};
+use napi::bindgen_prelude::{
+    Either, Float64Array, Function, FunctionCallContext, ObjectFinalize, Unknown,
+};
 use napi_derive::napi;
 
 use crate::clock::{self, TestClock, Timed};
@@ -19,8 +23,8 @@ use crate::value::{self, Options, failed, invalid, optional};
 /// The rules of a service; `lib/rate_limits.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimits {
-    limits: Timed<RateLimits>,
-    figures: Figures,
+    limits: Rc<Timed<RateLimits>>,
+    figures: Rc<Figures>,
     memory: StoreMemory,
 }
 
@@ -71,8 +75,8 @@ impl NativeLimits {
         let limits = RateLimits::new(&rules, options).map_err(failed)?;
         let memory = StoreMemory::reserve(&env, capacity, limits.names().len())?;
         Ok(Self {
-            limits: Timed::new(limits, clock),
-            figures: Figures::new(figures),
+            limits: Rc::new(Timed::new(limits, clock)),
+            figures: Rc::new(Figures::new(figures)),
             memory,
         })
     }
@@ -83,45 +87,13 @@ impl NativeLimits {
         self.limits.warnings()
     }
 
-    /// Judges a request. `headers` has a name and a value for each header that is read, if there is one; `answers` has
-    /// the results of the functions of each rule, if a rule has functions. If nothing but the response's headers
-    /// depends on the request, it returns their values as [`lines`], since making an object would take longer than the
-    /// decision.
+    /// Returns the function that judges a request, of the arguments of [`judge`]. A function finds its limits in much
+    /// less time than a method does.
     #[napi]
-    #[allow(clippy::too_many_arguments, reason = "lib/rate_limits.cjs passes them")]
-    pub fn judge(
-        &self,
-        env: Env,
-        method: Unknown<'_>,
-        target: Unknown<'_>,
-        headers: Option<Vec<String>>,
-        peer: Unknown<'_>,
-        answers: Option<Vec<Unknown<'_>>>,
-        route: Unknown<'_>,
-    ) -> napi::Result<Either<String, NativeJudged>> {
-        let reads = |attribute| self.limits.reads(&attribute);
-        let method = value::text_if(reads(RequestAttribute::Method), "method", method)?;
-        let target = value::text_if(reads(RequestAttribute::Path), "target", target)?;
-        let peer = optional("peer", peer, value::text)?;
-        let answers = answers.into_iter().flatten().map(read_answers);
-        let head = RequestHead {
-            method: &method,
-            target: Target::Sent(target.as_bytes()),
-            peer: peer.as_deref(),
-            route: optional("route", route, value::text)?,
-            headers: self.read_headers(headers.as_deref().unwrap_or_default()),
-            answers: answers.collect::<napi::Result<_>>()?,
-        };
-        let limits = self.limits.now(clock::date(&env))?;
-        let (passed, refusal) = match limits.judge(head).map_err(failed)? {
-            Judged::Pass(passed) if passed.is_plain() => {
-                return Ok(Either::A(lines(&leave(passed, Vec::new()))));
-            }
-            Judged::Pass(passed) => (Some(passed), None),
-            Judged::Refuse(response) => (None, Some(response)),
-            _ => return Err(invalid("an unknown treatment of the request")),
-        };
-        Ok(Either::B(NativeJudged { passed, refusal }))
+    pub fn judge<'a>(&self, env: &'a Env) -> napi::Result<Function<'a, (), Treatment>> {
+        let limits = Rc::clone(&self.limits);
+        let figures = Rc::clone(&self.figures);
+        env.create_function_from_closure("judge", move |call| judge(&call, &limits, &figures))
     }
 
     /// The names of the headers that the rules read, in lower case.
@@ -176,7 +148,7 @@ impl NativeLimits {
     /// Writes the figures of the decision about a request that is passed on, and returns its rule.
     #[napi]
     pub fn enter(&self, judged: &mut NativeJudged) -> Entered {
-        let (verdict, settlement) = judged.passed.as_mut().map(enter).unwrap_or_default();
+        let (verdict, settlement) = judged.0.as_mut().map(enter).unwrap_or_default();
         let visit = verdict.and_then(|verdict| self.limits.visit(verdict));
         let rule = visit.map(|visit| {
             let decision = visit.decision;
@@ -191,19 +163,65 @@ impl NativeLimits {
     }
 }
 
-impl NativeLimits {
-    /// Returns headers, whose values have a character for each byte, as Node has them.
-    fn read_headers(&self, pairs: &[String]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for pair in pairs.chunks_exact(2) {
-            let value: Option<Vec<u8>> = pair[1].chars().map(|c| u8::try_from(c).ok()).collect();
-            if let Some(value) = value {
-                self.limits
-                    .add_header(&mut headers, pair[0].as_bytes(), &value);
-            }
+/// The treatment of a request: the values of headers that a request adds which is passed on, as [`lines`]; the
+/// [`response`] of one that is not; or the handle of one that is passed on, and for which more is to be done.
+type Treatment = Either<String, NativeJudged>;
+
+/// Judges a request: its method, its target, a name and a value for each header that is read, the connection's address,
+/// the results of the functions of each rule if a rule has functions, and the route. Writes the status of a denial, or 0,
+/// and the milliseconds for which the request must be held back. Few requests get an object, since making one would take
+/// longer than the decision.
+fn judge(
+    call: &FunctionCallContext<'_>,
+    limits: &Timed<RateLimits>,
+    figures: &Figures,
+) -> napi::Result<Treatment> {
+    let reads = |attribute| limits.reads(&attribute);
+    let method = value::text_if(reads(RequestAttribute::Method), "method", call.get(0)?)?;
+    let target = value::text_if(reads(RequestAttribute::Path), "target", call.get(1)?)?;
+    let headers = call.get::<Option<Vec<String>>>(2)?;
+    let peer = optional("peer", call.get(3)?, value::text)?;
+    let answers = call.get::<Option<Vec<Unknown<'_>>>>(4)?;
+    let answers = answers.into_iter().flatten().map(read_answers);
+    let head = RequestHead {
+        method: &method,
+        target: Target::Sent(target.as_bytes()),
+        peer: peer.as_deref(),
+        route: optional("route", call.get(5)?, value::text)?,
+        headers: read_headers(limits, headers.as_deref().unwrap_or_default()),
+        answers: answers.collect::<napi::Result<_>>()?,
+    };
+    match limits
+        .now(clock::date(call.env))?
+        .judge(head)
+        .map_err(failed)?
+    {
+        Judged::Pass(passed) => {
+            figures.set([0.0, passed.delay().as_secs_f64() * 1e3]);
+            Ok(if passed.is_plain() {
+                Either::A(lines(passed))
+            } else {
+                Either::B(NativeJudged(Some(passed)))
+            })
         }
-        headers
+        Judged::Refuse(refusal) => {
+            figures.set([refusal.status().as_u16().into(), 0.0]);
+            Ok(Either::A(response(&refusal)))
+        }
+        _ => Err(invalid("an unknown treatment of the request")),
     }
+}
+
+/// Returns headers, whose values have a character for each byte, as Node has them.
+fn read_headers(limits: &RateLimits, pairs: &[String]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for pair in pairs.chunks_exact(2) {
+        let value: Option<Vec<u8>> = pair[1].chars().map(|c| u8::try_from(c).ok()).collect();
+        if let Some(value) = value {
+            limits.add_header(&mut headers, pair[0].as_bytes(), &value);
+        }
+    }
+    headers
 }
 
 fn read_options(options: &Options<'_>) -> napi::Result<LimitsOptions> {
@@ -230,13 +248,9 @@ fn read_options(options: &Options<'_>) -> napi::Result<LimitsOptions> {
     })
 }
 
-/// The treatment of one request.
+/// A request that is passed on. The value is taken when the response is there.
 #[napi]
-pub struct NativeJudged {
-    /// Taken when the response is there.
-    passed: Option<Passed>,
-    refusal: Option<Response<Bytes>>,
-}
+pub struct NativeJudged(Option<Passed>);
 
 /// The values for the handler of a request.
 #[napi]
@@ -275,42 +289,13 @@ impl Entered {
 
 #[napi]
 impl NativeJudged {
-    /// The status of a denial; null if the request is passed on.
-    #[napi(getter)]
-    pub fn status(&self) -> Option<u32> {
-        let refusal = self.refusal.as_ref();
-        refusal.map(|response| response.status().as_u16().into())
-    }
-
-    /// The names and values of the headers of a denial.
-    #[napi(getter)]
-    pub fn headers(&self) -> Vec<String> {
-        let refusal = self.refusal.as_ref();
-        refusal.map_or_else(Vec::new, |response| flat(response.headers()))
-    }
-
-    /// The body of a denial.
-    #[napi(getter)]
-    pub fn body(&self) -> String {
-        let refusal = self.refusal.as_ref();
-        let body = refusal.map(|response| String::from_utf8_lossy(response.body()));
-        body.unwrap_or_default().into_owned()
-    }
-
-    /// The milliseconds for which the request must be held back.
-    #[napi(getter)]
-    pub fn delay(&self) -> f64 {
-        let passed = self.passed.as_ref();
-        passed.map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
-    }
-
     /// Charges the costs that depend on the response, and returns the headers to add to it.
     #[napi]
     pub fn leave(&mut self, costs: Option<Vec<Unknown<'_>>>) -> napi::Result<Vec<String>> {
         let costs = costs.unwrap_or_default().into_iter();
         let costs = costs.map(|cost| input::cost("costAfter", cost));
         let costs = costs.collect::<napi::Result<Vec<_>>>()?;
-        let added = self.passed.take().map(|passed| leave(passed, costs));
+        let added = self.0.take().map(|passed| leave(passed, costs));
         Ok(flat(&added.unwrap_or_default()))
     }
 }
@@ -339,15 +324,30 @@ const HEADERS: [&str; 5] = [
     "x-ratelimit-reset",
 ];
 
-/// Returns the values of headers as lines of one text, since making a string for each would take longer.
-fn lines(headers: &HeaderMap) -> String {
+/// Returns the values of the headers that a request adds as lines of one text, since making a string for each would take
+/// longer.
+fn lines(passed: Passed) -> String {
+    if let Some(values) = passed.rate_limit() {
+        return joined(values.into_iter().flatten());
+    }
+    let headers = leave(passed, Vec::new());
+    joined(HEADERS.iter().filter_map(|name| headers.get(*name)))
+}
+
+/// Returns a response as lines: the name and the value of each header, an empty line, and the body.
+fn response(response: &Response<Bytes>) -> String {
+    let headers = flat(response.headers()).join("\n");
+    let body = String::from_utf8_lossy(response.body());
+    format!("{headers}\n\n{body}")
+}
+
+fn joined<'a>(values: impl Iterator<Item = &'a HeaderValue>) -> String {
     let mut text = String::with_capacity(128);
-    for name in HEADERS.iter().take(headers.len()) {
+    for value in values {
         if !text.is_empty() {
             text.push('\n');
         }
-        let value = headers.get(*name).and_then(|value| value.to_str().ok());
-        text.push_str(value.unwrap_or_default());
+        text.push_str(value.to_str().unwrap_or_default());
     }
     text
 }

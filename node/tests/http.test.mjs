@@ -14,10 +14,12 @@ import { Hono } from "hono";
 
 const listening = async (server) => (server.listening || (await once(server, "listening")), server);
 const COOKIES = ["a=1", "b=2"];
+const SHARED = Object.freeze({ "Set-Cookie": COOKIES });
 // Ways to answer with two cookies and a status.
 const ANSWERS = {
   "setHeader": (response) => (response.setHeader("set-cookie", COOKIES), response.writeHead(200)),
   "an object": (response) => response.writeHead(200, { "Set-Cookie": COOKIES }),
+  "an object of all responses": (response) => response.writeHead(200, SHARED),
   "a status text and an object": (response) => response.writeHead(200, "OK", { "Set-Cookie": COOKIES }),
 };
 // Over HTTP/1, also a list of names and values in turn.
@@ -27,9 +29,10 @@ const LISTS = {
 };
 
 // A handler behind two middlewares of one kind: their headers stand beside each other.
-function handler(answer) {
+function handler(answer, readsResponse) {
   const costs = [];
-  const limits = ["one", "other"].map((name) => new RateLimits([{ name, limit: "gcra 1/h burst=2", costAfter: (status, headers) => (costs.push(headers["set-cookie"]), 0) }]));
+  const costAfter = readsResponse ? (status, headers) => (costs.push(headers["set-cookie"]), 0) : undefined;
+  const limits = ["one", "other"].map((name) => new RateLimits([{ name, limit: "gcra 1/h burst=2", costAfter }]));
   const [one, other] = limits.map((own) => forExpress(own));
   const failed = (response) => (error) => response.destroy(error);
   const handle = (request, response) => one(request, response, (error) => (error ? failed(response)(error) : other(request, response, () => (answer(response), response.end("hello")))));
@@ -63,9 +66,9 @@ const PROTOCOLS = {
 };
 
 for (const [protocol, [createServer, ask, answers]] of Object.entries(PROTOCOLS)) {
-  for (const [name, answer] of Object.entries(answers)) {
-    test(`${protocol}: headers by ${name}`, async () => {
-      const { handle, costs } = handler(answer);
+  for (const [name, answer] of Object.entries(answers)) for (const readsResponse of [true, false]) {
+    test(`${protocol}: headers by ${name}${readsResponse ? ", read for costs" : ""}`, async () => {
+      const { handle, costs } = handler(answer, readsResponse);
       const server = await listening(createServer(handle).listen(0, "127.0.0.1"));
       try {
         for (const left of [1, 0]) {
@@ -75,7 +78,7 @@ for (const [protocol, [createServer, ask, answers]] of Object.entries(PROTOCOLS)
           assert.deepEqual([limits.sort(), headers.ratelimit.includes(`r=${left}`)], [['"one"', '"other"'], true]);
         }
         assert.equal((await ask(server)).status, 429);
-        assert.ok(costs.length === 4 && costs.every((cookie) => cookie !== undefined), String(costs));
+        assert.ok(costs.length === (readsResponse ? 4 : 0) && costs.every((cookie) => cookie !== undefined), String(costs));
       } finally {
         server.close();
       }
@@ -116,3 +119,18 @@ for (const [name, serve] of Object.entries(OVER_HTTP2)) {
     }
   });
 }
+
+test("Fastify's inject: headers of the application, of the route and of its handler", async () => {
+  const app = Fastify();
+  app.register(forFastify(new RateLimits([{ name: "all", limit: "9/day" }])));
+  const handler = (request, reply) => reply.header("RateLimit", '"own"').header("set-cookie", COOKIES).send("hello");
+  app.get("/", { config: { rateLimit: { limit: "2/day", name: "route" } } }, handler);
+  for (const status of [200, 200, 429]) {
+    const { statusCode, headers } = await app.inject("/");
+    const names = [headers.ratelimit].flat().map((limit) => limit.split(";")[0]);
+    const expected = status === 200 ? ['"all"', '"own"', '"route"'] : ['"all"', '"route"'];
+    assert.deepEqual([statusCode, names.sort()], [status, expected]);
+    if (status === 200) assert.deepEqual(headers["set-cookie"], COOKIES);
+  }
+  await app.close();
+});

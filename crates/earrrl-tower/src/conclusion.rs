@@ -66,6 +66,14 @@ impl Passed {
         self.delay.is_zero() && self.extras.is_none()
     }
 
+    /// Returns the values of `RateLimit` and `RateLimit-Policy`, as far as the response gets them; `None` if it gets the
+    /// older headers, too.
+    pub fn rate_limit(&self) -> Option<[Option<&HeaderValue>; 2]> {
+        let headers = &self.headers;
+        let values = [headers.limits.as_ref(), headers.policies.as_ref()];
+        headers.older.is_none().then_some(values)
+    }
+
     /// Returns the time for which the request must be held back; zero for most requests.
     pub fn delay(&self) -> Duration {
         self.delay
