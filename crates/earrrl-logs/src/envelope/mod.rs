@@ -73,6 +73,11 @@ impl Opener {
         }
     }
 
+    /// Returns another opener for the same log; `None` if its lines may depend on lines before them.
+    pub(crate) fn fork(&self) -> Option<Self> {
+        (self.envelope == Envelope::None).then(|| Self::new(self.envelope))
+    }
+
     /// Removes a line's envelope and returns its message.
     ///
     /// # Errors

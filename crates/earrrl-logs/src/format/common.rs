@@ -35,6 +35,7 @@ pub(super) const FIELDS: [&str; 17] = [
 
 /// Reads lines in the common or the combined log format. A line must contain the client and the
 /// time; other fields are parsed only when they are used.
+#[derive(Clone)]
 pub(super) struct Parser {
     vhost: bool,
     time: CommonTime,

@@ -69,6 +69,19 @@ impl Parser {
         }
     }
 
+    /// Returns another parser for the same log; `None` if its lines depend on lines before them.
+    pub(crate) fn fork(&self) -> Option<Self> {
+        Some(Self {
+            opener: self.opener.fork()?,
+            years: self.years.clone(),
+            body: match &self.body {
+                Body::Common(parser) => Body::Common(parser.clone()),
+                Body::Named(parser) => Body::Named(parser.fork()?),
+                Body::Pattern(_) => return None,
+            },
+        })
+    }
+
     /// Returns the names of the format's fields; `None` if each log or each line has its own
     /// names.
     pub(crate) fn fields(&self) -> Option<Vec<&str>> {

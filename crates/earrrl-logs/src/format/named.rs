@@ -28,6 +28,7 @@ pub(super) enum Notation {
 }
 
 /// Reads the lines of one log.
+#[derive(Clone)]
 pub(super) struct Parser {
     notation: Notation,
     /// The name of the field with the time, if the user has given it or if there is no other.
@@ -68,6 +69,12 @@ impl Parser {
             names: Vec::new(),
             mended: String::new(),
         }
+    }
+
+    /// Returns another parser for the same log; `None` if a header names its columns.
+    pub(super) fn fork(&self) -> Option<Self> {
+        let has_header = matches!(self.notation, Notation::Csv | Notation::W3c);
+        (!has_header).then(|| self.clone())
     }
 
     /// Returns true if `--time-field` and `--key-field` apply to the log.

@@ -6,8 +6,10 @@ use super::time;
 use super::time::SECOND;
 
 /// Determines the years of the lines in one log.
+#[derive(Clone)]
 pub(crate) struct Years(YearSource);
 
+#[derive(Clone)]
 enum YearSource {
     /// The year of the first line is given. The year increases when the months start again.
     Counted {

@@ -64,12 +64,6 @@ impl<'a> Requests<'a> {
 /// The length that stands for a missing text. Texts of this length or more are cut off.
 const NO_TEXT: u16 = u16::MAX;
 
-/// The number of requests at which a batch is full.
-const MOST: usize = 1024;
-
-/// The number of bytes of keys at which a batch is full; its last key may go beyond.
-const MOST_BYTES: usize = 128 * 1024;
-
 /// A batch of parsed requests whose clients have not been looked up yet.
 #[derive(Debug, Default)]
 pub(super) struct RequestBatch {
@@ -126,12 +120,6 @@ impl RequestBatch {
     fn texts(&self, place: usize) -> &[u8] {
         let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.texts[start..self.ends[place]]
-    }
-
-    /// Returns true if the batch is large enough to be processed.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.parsed.len() >= MOST || self.keys.len() + self.texts.len() >= MOST_BYTES
     }
 
     /// Returns true if there are no requests in the batch.

@@ -115,7 +115,7 @@ impl FromStr for LogKey {
 }
 
 /// Makes the keys of records. It reuses its buffers, so that most keys need no allocation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct KeyMaker {
     key: LogKey,
     prefixes: Prefixes,

@@ -1,12 +1,15 @@
 //! Splits a stream into lines, in constant memory.
+//!
+//! Most lines leave in chunks, whose ends are ends of lines, so that several threads can parse them.
 
 use std::io::{self, Read};
+use std::ops::Range;
 
 /// The most bytes of a line that is parsed; longer lines are skipped.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
-/// The number of bytes of the read buffer, which fits the processor's second-level cache.
-const BUFFER: usize = 512 * 1024;
+/// The number of bytes of a read buffer. Several fit the processor's second-level cache.
+const BUFFER: usize = 256 * 1024;
 
 /// The number of bytes after which a line without an end is an error, such as the content of
 /// `/dev/zero`.
@@ -26,6 +29,37 @@ pub(super) enum LogLine<'a> {
     TooLong(&'a [u8]),
 }
 
+/// Lines that follow one another, in a buffer of their own.
+#[derive(Default)]
+pub(super) struct LineChunk {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl LineChunk {
+    /// Returns the places of the lines, of which the last may have no end.
+    pub(super) fn places(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut start = self.start;
+        std::iter::from_fn(move || {
+            let rest = &self.buffer[start..self.end];
+            let len = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+            let line = start..start + len;
+            start = (line.end + 1).min(self.end);
+            (!rest.is_empty()).then_some(line)
+        })
+    }
+
+    /// Returns the line at a place.
+    pub(super) fn line(&self, place: Range<usize>) -> LogLine<'_> {
+        let line = &self.buffer[place];
+        match line.len() <= MAX_LINE {
+            true => LogLine::Whole(line.strip_suffix(b"\r").unwrap_or(line)),
+            false => LogLine::TooLong(&line[..SAMPLE]),
+        }
+    }
+}
+
 /// Splits a stream into lines. An error of the stream is returned after all lines before it; a line
 /// that it interrupts is dropped, since its fields may be cut.
 pub(super) struct LogLines<R> {
@@ -38,6 +72,8 @@ pub(super) struct LogLines<R> {
     error: Option<io::Error>,
     /// True if the last read found nothing although the stream goes on.
     is_idle: bool,
+    /// True if the rest of a line that is too long is to be passed over.
+    is_cut: bool,
     sample: Vec<u8>,
     endless: u64,
 }
@@ -54,6 +90,7 @@ impl<R: Read> LogLines<R> {
             ended: false,
             error: None,
             is_idle: false,
+            is_cut: false,
             sample: Vec::new(),
             endless: ENDLESS,
         }
@@ -77,22 +114,55 @@ impl<R: Read> LogLines<R> {
         self.error.take()
     }
 
-    /// Returns the next line; `None` at the end of the stream.
+    /// Replaces `chunk` by the next lines: about as many as the buffer holds. Returns false at the end of the stream.
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::WouldBlock`] if the stream has no complete line at present; the next
     /// call waits for it. Returns any other error of the stream once.
-    #[inline]
-    pub(super) fn next(&mut self) -> io::Result<Option<LogLine<'_>>> {
-        match memchr::memchr(b'\n', self.ahead()) {
-            Some(len) if len <= MAX_LINE => Ok(Some(self.take(len, 1))),
-            _ => self.next_slow(),
+    pub(super) fn next_chunk(&mut self, chunk: &mut LineChunk) -> io::Result<bool> {
+        self.begin();
+        if std::mem::take(&mut self.is_cut) {
+            self.pass_over();
         }
+        // A pipe, or a decoder, returns little at a time.
+        self.is_idle = false;
+        while self.ahead().len() < BUFFER / 2 && !self.ended && !self.is_idle {
+            self.fill();
+        }
+        let ahead = self.ahead();
+        let len = match memchr::memrchr(b'\n', ahead) {
+            Some(last) => last + 1,
+            None if ahead.len() > MAX_LINE || self.ended => ahead.len(),
+            None => return Err(io::ErrorKind::WouldBlock.into()),
+        };
+        if len == 0 {
+            return self.error.take().map_or(Ok(false), Err);
+        }
+        self.is_cut = self.buffer[self.start + len - 1] != b'\n' && !self.ended;
+        self.take_chunk(len, chunk);
+        Ok(true)
     }
 
-    /// Returns the next line if it is not complete in the buffer yet, or is too long.
-    #[cold]
-    fn next_slow(&mut self) -> io::Result<Option<LogLine<'_>>> {
+    /// Puts the next `len` bytes into a chunk, with the buffer that they are in, and goes on in the chunk's.
+    fn take_chunk(&mut self, len: usize, chunk: &mut LineChunk) {
+        let mut buffer = std::mem::take(&mut chunk.buffer);
+        if buffer.is_empty() {
+            buffer = vec![0; BUFFER].into_boxed_slice();
+        }
+        chunk.start = self.start;
+        chunk.end = self.start + len;
+        let rest = &self.buffer[chunk.end..self.end];
+        buffer[..rest.len()].copy_from_slice(rest);
+        self.start = 0;
+        self.end = rest.len();
+        chunk.buffer = std::mem::replace(&mut self.buffer, buffer);
+    }
+
+    /// Returns the next line; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// Returns the errors of [`LogLines::next_chunk`].
+    pub(super) fn next(&mut self) -> io::Result<Option<LogLine<'_>>> {
         self.begin();
         loop {
             let ahead = self.ahead();
@@ -106,7 +176,7 @@ impl<R: Read> LogLines<R> {
                 }
                 None if ahead.is_empty() => return self.error.take().map_or(Ok(None), Err),
                 None if ahead.len() <= MAX_LINE => return Ok(Some(self.take(ahead.len(), 0))),
-                _ => return Ok(Some(self.pass_over())),
+                _ => return Ok(Some(self.too_long())),
             }
         }
     }
@@ -124,11 +194,17 @@ impl<R: Read> LogLines<R> {
     }
 
     /// Skips a line that is too long, and returns its first bytes.
-    fn pass_over(&mut self) -> LogLine<'_> {
+    fn too_long(&mut self) -> LogLine<'_> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
         self.sample
             .extend_from_slice(&self.buffer[self.start..kept]);
+        self.pass_over();
+        LogLine::TooLong(&self.sample)
+    }
+
+    /// Skips the rest of a line.
+    fn pass_over(&mut self) {
         let mut passed = 0;
         loop {
             if let Some(len) = memchr::memchr(b'\n', self.ahead()) {
@@ -146,7 +222,6 @@ impl<R: Read> LogLines<R> {
             }
             self.fill();
         }
-        LogLine::TooLong(&self.sample)
     }
 
     /// Skips a byte order mark at the start of the stream.
@@ -206,15 +281,27 @@ mod tests {
         }
     }
 
+    fn owned(line: LogLine<'_>) -> (bool, Vec<u8>) {
+        match line {
+            LogLine::Whole(line) => (true, line.to_vec()),
+            LogLine::TooLong(line) => (false, line.to_vec()),
+        }
+    }
+
+    /// Returns the lines of a text, of which so many bytes arrive at a time. They are the same one by one and in chunks.
     fn all(text: &[u8], step: usize) -> Vec<(bool, Vec<u8>)> {
         let mut lines = LogLines::new(Drip(text, step, false));
         let mut out = Vec::new();
         while let Some(line) = lines.next().unwrap() {
-            out.push(match line {
-                LogLine::Whole(line) => (true, line.to_vec()),
-                LogLine::TooLong(line) => (false, line.to_vec()),
-            });
+            out.push(owned(line));
         }
+        let mut lines = LogLines::new(Drip(text, step, false));
+        let mut chunk = LineChunk::default();
+        let mut in_chunks = Vec::new();
+        while lines.next_chunk(&mut chunk).unwrap() {
+            in_chunks.extend(chunk.places().map(|place| owned(chunk.line(place))));
+        }
+        assert_eq!(in_chunks, out);
         out
     }
 
@@ -242,7 +329,26 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_span_chunks_are_whole() {
+        let text: Vec<u8> = (0..100_000)
+            .flat_map(|number| format!("line {number}\n").into_bytes())
+            .collect();
+        for step in [1000, 100_000] {
+            let lines = all(&text, step);
+            assert_eq!(lines.len(), 100_000);
+            assert_eq!(lines[99_999], (true, b"line 99999".to_vec()));
+        }
+    }
+
+    #[test]
     fn a_line_without_end_is_not_waited_for() {
+        let mut lines = LogLines::new(io::repeat(0));
+        lines.endless = 3 * BUFFER as u64;
+        let mut chunk = LineChunk::default();
+        assert!(lines.next_chunk(&mut chunk).unwrap());
+        assert_eq!(chunk.places().count(), 1);
+        assert!(lines.next_chunk(&mut chunk).is_err());
+        assert!(!lines.next_chunk(&mut chunk).unwrap());
         let mut lines = LogLines::new(io::repeat(0));
         lines.endless = 3 * BUFFER as u64;
         assert!(matches!(lines.next(), Ok(Some(LogLine::TooLong(_)))));
@@ -252,6 +358,13 @@ mod tests {
 
     #[test]
     fn an_error_loses_no_line_but_the_one_it_cuts() {
+        let mut lines = LogLines::new(Drip(b"one\ntw", 100, true));
+        let mut chunk = LineChunk::default();
+        assert!(lines.next_chunk(&mut chunk).unwrap());
+        let found: Vec<_> = chunk.places().map(|place| chunk.line(place)).collect();
+        assert_eq!(found, [LogLine::Whole(b"one")]);
+        assert!(lines.next_chunk(&mut chunk).is_err());
+        assert!(!lines.next_chunk(&mut chunk).unwrap());
         let mut lines = LogLines::new(Drip(b"one\ntw", 100, true));
         assert_eq!(lines.next().unwrap(), Some(LogLine::Whole(b"one")));
         assert!(lines.next().is_err());

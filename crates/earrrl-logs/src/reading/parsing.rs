@@ -1,8 +1,15 @@
-//! Parses the lines of a file into batches of requests, on a second core if there is one.
+//! Parses the lines of a file into batches of requests, on all cores.
+//!
+//! ```text
+//!            lines     ┌─ LineParser ─┐  requests
+//! LogLines ───────────>│              │───────────> clients, and who takes the requests
+//!          by turns    └─ LineParser ─┘   by turns
+//! ```
 
 use std::fmt;
 use std::io::{self, Read};
-use std::sync::mpsc::sync_channel;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use foldhash::fast::RandomState;
 
@@ -10,7 +17,7 @@ use super::batch::RequestBatch;
 use super::clients::Label;
 use super::doubt::{HourWatch, MalformedLines};
 use super::key::KeyMaker;
-use super::lines::{LogLine, LogLines};
+use super::lines::{LineChunk, LogLine, LogLines};
 use super::select::{Costs, Filter};
 use crate::format::{Field, Parser};
 use crate::line::{Skip, Skips};
@@ -39,73 +46,111 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The most batches that are parsed in advance.
-const AHEAD: usize = 4;
+/// The number of chunks that wait for each thread, or for this one behind it.
+const AHEAD: usize = 2;
 
-/// The state of parsing a file.
+/// The parsing of a file: this thread reads its lines and takes its requests; others parse, a chunk of lines each.
 pub(super) struct Parsing<'a> {
     pub(super) name: &'a str,
     pub(super) number: u64,
     pub(super) lines: &'a mut LogLines<Box<dyn Read + Send>>,
-    pub(super) parser: &'a mut Parser,
-    pub(super) keys: &'a mut KeyMaker,
-    pub(super) costs: &'a Costs,
-    pub(super) texts: &'a [Vec<Field>],
-    pub(super) filter: &'a Filter,
-    pub(super) hasher: RandomState,
     pub(super) skips: &'a mut Skips,
     pub(super) count: &'a mut u64,
     pub(super) hours: &'a mut HourWatch,
     pub(super) malformed: &'a mut MalformedLines,
 }
 
+/// Makes requests of lines.
+pub(super) struct LineParser<'a> {
+    pub(super) parser: &'a mut Parser,
+    pub(super) keys: KeyMaker,
+    pub(super) costs: &'a Costs,
+    pub(super) texts: &'a [Vec<Field>],
+    pub(super) filter: &'a Filter,
+    pub(super) hasher: RandomState,
+}
+
+/// Lines that are parsed together, and what they contain.
+#[derive(Default)]
+struct Portion {
+    lines: LineChunk,
+    batch: RequestBatch,
+    /// The number of lines.
+    number: u64,
+    /// The number of lines that are no headers.
+    count: u64,
+    /// The lines that were skipped, by their numbers from 1 on, with their places.
+    skipped: Vec<(u64, Skip, Range<usize>)>,
+    /// The times without a zone, by the numbers of their lines.
+    local: Vec<(u64, u64)>,
+}
+
+/// A thread that parses lines, in the order in which it is given them.
+struct ParserThread {
+    given: SyncSender<Portion>,
+    parsed: Receiver<Portion>,
+}
+
+/// The threads that parse a file, of which each has its turn.
+struct ParserThreads {
+    all: Vec<ParserThread>,
+    turn: usize,
+    /// The number of portions that were given to threads and not taken back.
+    ahead: usize,
+}
+
 impl Parsing<'_> {
-    /// Does the same as [`Parsing::run`], but parses in a second thread while this one calls
-    /// `take`.
-    pub(super) fn run_beside(
+    /// Parses all lines and passes their requests in batches to `take`, in the order of the lines. An empty batch means
+    /// that the log has no further lines at present. Each parser has a thread of its own; several must not depend on the
+    /// lines that others parse.
+    pub(super) fn run(
         mut self,
-        mut take: impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
+        parsers: Vec<LineParser<'_>>,
+        mut take: impl FnMut(&RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
-        let (full, batches) = sync_channel(AHEAD);
-        let (back, empty) = sync_channel(AHEAD + 2);
         std::thread::scope(|scope| {
-            let parsed = scope.spawn(move || {
-                self.run(&mut |batch: &mut RequestBatch| {
-                    let next = empty.try_recv().unwrap_or_default();
-                    full.send(std::mem::replace(batch, next))
-                        .map_err(|_| ReadError::Ended)
-                })
-            });
-            let taken = batches.into_iter().try_for_each(|mut batch| {
-                take(&mut batch)?;
-                // The parser has ended if this fails, and then it needs no empty batches.
-                let _ = back.try_send(batch);
-                Ok(())
-            });
-            let parsed = parsed
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            taken.and(parsed)
+            let mut threads = ParserThreads {
+                all: Vec::new(),
+                turn: 0,
+                ahead: 0,
+            };
+            for mut parser in parsers {
+                let (given, portions) = sync_channel::<Portion>(AHEAD);
+                let (done, parsed) = sync_channel(AHEAD);
+                scope.spawn(move || {
+                    for mut portion in portions {
+                        parser.parse(&mut portion);
+                        // This fails once nobody takes the requests any more.
+                        let _ = done.send(portion);
+                    }
+                });
+                threads.all.push(ParserThread { given, parsed });
+            }
+            self.read(&mut threads, &mut take)
         })
     }
 
-    /// Parses all lines and passes their requests in batches to `deliver`, which must empty each
-    /// batch. An empty batch means that the log has no further lines at present.
-    pub(super) fn run(
+    fn read(
         &mut self,
-        deliver: &mut impl FnMut(&mut RequestBatch) -> Result<(), ReadError>,
+        threads: &mut ParserThreads,
+        take: &mut impl FnMut(&RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
-        let mut batch = RequestBatch::default();
         let mut problem = None;
+        let mut portion = Portion::default();
         loop {
-            match self.add_line(&mut batch) {
-                Ok(true) => {}
-                Ok(false) => break,
+            let more = self.lines.next_chunk(&mut portion.lines);
+            if matches!(more, Ok(true)) {
+                portion = threads.exchange(portion)?;
+                self.add(&mut portion, take)?;
+                continue;
+            }
+            while threads.ahead > 0 {
+                self.add(&mut threads.oldest()?, take)?;
+            }
+            match more {
+                Ok(_) => return problem.map_or(Ok(()), Err),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !batch.is_empty() {
-                        deliver(&mut batch)?;
-                    }
-                    deliver(&mut batch)?;
+                    take(&RequestBatch::default())?;
                 }
                 Err(error) => {
                     problem = Some(ReadError::Input(format!(
@@ -116,64 +161,110 @@ impl Parsing<'_> {
                     )));
                 }
             }
-            if batch.is_full() {
-                deliver(&mut batch)?;
-            }
         }
-        if !batch.is_empty() {
-            deliver(&mut batch)?;
-        }
-        problem.map_or(Ok(()), Err)
     }
 
-    /// Adds the request of the next line to the batch, or counts the reason for skipping the line.
-    /// Returns false at the end of the file.
-    #[inline]
-    fn add_line(&mut self, batch: &mut RequestBatch) -> io::Result<bool> {
-        let Some(line) = self.lines.next()? else {
-            return Ok(false);
-        };
-        self.number += 1;
-        let (text, record) = match line {
-            LogLine::Whole(text) => {
-                let text = without_hole(text);
-                (text, self.parser.parse(text))
+    /// Counts the lines of a portion and takes its requests, and empties it.
+    fn add(
+        &mut self,
+        portion: &mut Portion,
+        take: &mut impl FnMut(&RequestBatch) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        for (line, time) in portion.local.drain(..) {
+            self.hours.see(time, self.number + line);
+        }
+        for (line, skip, place) in portion.skipped.drain(..) {
+            let text = text_of(portion.lines.line(place));
+            if skip.is_malformed() {
+                self.malformed.add(text);
             }
-            LogLine::TooLong(text) => (text, Err(Skip::TooLong)),
+            self.skips.add(skip, self.name, self.number + line, text);
+        }
+        self.number += std::mem::take(&mut portion.number);
+        *self.count += std::mem::take(&mut portion.count);
+        if !portion.batch.is_empty() {
+            take(&portion.batch)?;
+            portion.batch.clear();
+        }
+        Ok(())
+    }
+}
+
+impl ParserThreads {
+    /// Gives a portion to the thread that has its turn. Returns an empty one at first, and then the oldest, parsed.
+    fn exchange(&mut self, portion: Portion) -> Result<Portion, ReadError> {
+        let is_full = self.ahead == AHEAD * self.all.len();
+        let oldest = match is_full {
+            true => self.oldest()?,
+            false => Portion::default(),
         };
-        let request = record.and_then(|record| match record {
-            None => Ok(false),
-            Some(record) => {
-                let time = record.time();
-                if !record.has_zone() {
-                    self.hours.see(time, self.number);
+        let given = self.all[self.turn].given.send(portion);
+        self.turn = (self.turn + 1) % self.all.len();
+        self.ahead += 1;
+        // A thread ends early only if it panics.
+        given.map_or(Err(ReadError::Ended), |()| Ok(oldest))
+    }
+
+    /// Waits for the portion that was given first.
+    fn oldest(&mut self) -> Result<Portion, ReadError> {
+        let threads = self.all.len();
+        let first = (self.turn + AHEAD * threads - self.ahead) % threads;
+        self.ahead -= 1;
+        self.all[first].parsed.recv().map_err(|_| ReadError::Ended)
+    }
+}
+
+impl LineParser<'_> {
+    /// Parses the lines of a portion.
+    fn parse(&mut self, portion: &mut Portion) {
+        let Portion { lines, batch, .. } = portion;
+        for place in lines.places() {
+            portion.number += 1;
+            let line = lines.line(place.clone());
+            let is_whole = matches!(line, LogLine::Whole(_));
+            let text = text_of(line);
+            let record = match is_whole {
+                true => self.parser.parse(text),
+                false => Err(Skip::TooLong),
+            };
+            let request = record.and_then(|record| match record {
+                None => Ok(false),
+                Some(record) => {
+                    let time = record.time();
+                    if !record.has_zone() {
+                        portion.local.push((portion.number, time));
+                    }
+                    self.filter.check(&record)?;
+                    let cost = self.costs.of(&record)?;
+                    let hasher = &self.hasher;
+                    let push = |key: &[u8]| {
+                        batch.push(key, Label::new(key, hasher), time, cost);
+                    };
+                    self.keys.with(&record, push)?;
+                    if !self.texts.is_empty() {
+                        batch.add_texts(&record, self.texts);
+                    }
+                    Ok(true)
                 }
-                self.filter.check(&record)?;
-                let cost = self.costs.of(&record)?;
-                let hasher = &self.hasher;
-                let push = |key: &[u8]| {
-                    batch.push(key, Label::new(key, hasher), time, cost);
-                };
-                self.keys.with(&record, push)?;
-                if !self.texts.is_empty() {
-                    batch.add_texts(&record, self.texts);
+            });
+            match request {
+                Ok(request) => portion.count += u64::from(request),
+                Err(skip) => {
+                    portion.count += 1;
+                    let blank = text.trim_ascii().is_empty();
+                    let skip = if blank { Skip::Blank } else { skip };
+                    portion.skipped.push((portion.number, skip, place));
                 }
-                Ok(true)
-            }
-        });
-        match request {
-            Ok(request) => *self.count += u64::from(request),
-            Err(skip) => {
-                *self.count += 1;
-                let blank = text.trim_ascii().is_empty();
-                let skip = if blank { Skip::Blank } else { skip };
-                if skip.is_malformed() {
-                    self.malformed.add(text);
-                }
-                self.skips.add(skip, self.name, self.number, text);
             }
         }
-        Ok(true)
+    }
+}
+
+/// Returns the text of a line, or of the part of it that is known.
+fn text_of(line: LogLine<'_>) -> &[u8] {
+    match line {
+        LogLine::Whole(text) => without_hole(text),
+        LogLine::TooLong(text) => text,
     }
 }
 

@@ -3,14 +3,14 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::batch::{RequestBatch, Requests, resolve};
+use super::batch::{Requests, resolve};
 use super::clients::ClientNumbers;
 use super::doubt::{self, HourWatch, MalformedLines};
 use super::find_format::{find_format, first_lines};
 use super::input::{self, Input, name_of};
 use super::key::{KeyMaker, LogKey};
 use super::lines::{LogLines, MAX_LINE};
-use super::parsing::{Parsing, ReadError};
+use super::parsing::{LineParser, Parsing, ReadError};
 use super::select::{Costs, Filter};
 use crate::envelope::Envelope;
 use crate::format::{Field, Format, Hints, Parser, envelope_of};
@@ -354,7 +354,7 @@ impl LogReader {
         }
     }
 
-    /// Parses the lines, on a second core if there is one, and looks up the clients on this core.
+    /// Parses the lines in other threads, and looks up the clients in this one.
     fn read_lines(
         &mut self,
         (name, number): (&str, u64),
@@ -372,31 +372,34 @@ impl LogReader {
         let mut texts = self.texts.clone();
         texts.iter_mut().for_each(|fields| fields.retain(has));
         let clients = &mut self.clients;
-        let mut parsing = Parsing {
-            name,
-            number,
-            lines,
+        let hasher = clients.hasher();
+        // A second thread can parse lines that do not depend on others.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut second = parser.fork().filter(|_| cores > 1);
+        let of_lines = |parser| LineParser {
             parser,
-            keys: &mut self.keys,
+            keys: self.keys.clone(),
             costs: &self.selection.costs,
             texts: &texts,
             filter: &self.selection.filter,
-            hasher: clients.hasher(),
+            hasher: hasher.clone(),
+        };
+        let parsers = std::iter::once(parser).chain(second.as_mut());
+        let parsers = parsers.map(of_lines).collect();
+        let parsing = Parsing {
+            name,
+            number,
+            lines,
             skips: &mut self.skips,
             count: &mut self.lines,
             hours: &mut hours,
             malformed,
         };
         let mut crowded = 0;
-        let mut resolve = |batch: &mut RequestBatch| {
+        let result = parsing.run(parsers, |batch| {
             crowded += resolve(clients, batch, take).map_err(ReadError::Output)?;
-            batch.clear();
             Ok(())
-        };
-        let result = match std::thread::available_parallelism() {
-            Ok(cores) if cores.get() > 1 => parsing.run_beside(resolve),
-            _ => parsing.run(&mut resolve),
-        };
+        });
         self.skips.count(Skip::TooManyClients, crowded);
         self.doubts
             .extend(hours.doubt().map(|doubt| format!("{name}: {doubt}")));
