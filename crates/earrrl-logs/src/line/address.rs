@@ -137,7 +137,20 @@ pub fn network(key: &str) -> Option<IpNet> {
 
 /// Returns true if some address is in the network and in one of the others.
 pub(crate) fn overlaps(network: &IpNet, others: &[IpNet]) -> bool {
-    let meets = |other: &IpNet| network.contains(other) || other.contains(network);
+    // They do if they agree in the bits of the shorter prefix.
+    let meets = |other: &IpNet| {
+        let bits = network.prefix_len().min(other.prefix_len());
+        let agreeing = match (network.addr(), other.addr()) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                (one.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => {
+                (one.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            _ => return false,
+        };
+        agreeing >= u32::from(bits)
+    };
     others.iter().any(meets)
 }
 

@@ -4,6 +4,7 @@
 //! others by user agent, network, user, and by how often they ask for one path.
 
 use std::collections::BTreeSet;
+use std::panic::resume_unwind;
 use std::time::Duration;
 
 use earrrl::RuleError;
@@ -42,7 +43,7 @@ const MOST_ADDRESSES: usize = 1000;
 const WORTH: usize = 3;
 
 /// The least number of requests of a client that is told by its rate alone.
-const FEWEST_FAILURES: usize = 5;
+const FEWEST_FAILURES: u32 = 5;
 
 /// The most rules for one path.
 const MOST_RULES: usize = 3;
@@ -103,9 +104,10 @@ struct Parted {
     exempt: Vec<u32>,
 }
 
-/// The peak of each client's rate, with the number of its requests, and that of a client with one request.
+/// The peak of each client's rate, with the number of its requests, by its number, and that of a client with one
+/// request.
 struct ClientPeaks {
-    peaks: Table<u32, (f64, usize)>,
+    peaks: Vec<(f64, u32)>,
     one: f64,
 }
 
@@ -216,7 +218,10 @@ impl Scope<'_> {
         ];
         // Tabs in the background ask for one path at a steady pace, too.
         let any = !self.reads || self.path.is_none();
-        marks.into_iter().filter(move |mark| any || mark.is_named())
+        let has_users = !self.rows.users.is_empty();
+        let is_there = move |mark: &Mark| has_users || !matches!(mark, Mark::User | Mark::ApiKey);
+        let marks = marks.into_iter().filter(is_there);
+        marks.filter(move |mark| any || mark.is_named())
     }
 
     /// Returns the groups that most of the suspects belong to.
@@ -224,8 +229,8 @@ impl Scope<'_> {
         let mut found = Vec::new();
         while found.len() < MOST_RULES && self.left.len() >= FEWEST {
             let mut best: Option<Parted> = None;
-            for mark in self.marks() {
-                let parted = self.part(mark)?;
+            for (mark, parted) in self.parts() {
+                let parted = parted?;
                 let most = best
                     .as_ref()
                     .map_or(FEWEST - 1, |best| self.newly_limited(best));
@@ -274,31 +279,41 @@ impl Scope<'_> {
 
     /// Returns the values of a mark that suspects have and hardly anybody else.
     fn own_values(&self, mark: Mark) -> Values {
-        let mut seen: HashSet<(u64, u32), RandomState> = HashSet::default();
-        let mut counts: Table<u64, (usize, usize)> = Table::default();
-        let most_others = (OTHERS * self.left.len() as f64) as usize;
-        for row in self.requests() {
-            let Some(value) = self.value(mark, row) else {
-                continue;
-            };
-            let (suspects, others) = counts.entry(value).or_default();
-            // Most requests have values that are known to belong to others.
-            if *others <= most_others && seen.insert((value, row.client)) {
-                *suspects += usize::from(self.left.contains(&row.client));
-                *others += usize::from(self.is_other(row.client));
-            }
+        let mut is_left = vec![false; self.networks.of.len()];
+        for &client in &self.left {
+            is_left[client as usize] = true;
+        }
+        let of_suspects = self.requests().filter(|row| is_left[row.client as usize]);
+        let with_value = |row: &Row| Some((self.value(mark, row)?, row.client));
+        let pairs: HashSet<(u64, u32), RandomState> = of_suspects.filter_map(with_value).collect();
+        // The number of suspects with each value, and the others.
+        let mut shared: Table<u64, (usize, Clients)> = Table::default();
+        for (value, _) in pairs {
+            shared.entry(value).or_default().0 += 1;
         }
         let fewest = match mark {
             Mark::Address => 1,
             Mark::Network => FEWEST_IN_NETWORK,
             _ => FEWEST_ALIKE,
         };
-        let is_own = |(_, (suspects, others)): &(u64, (usize, usize))| {
-            *suspects >= fewest && *others as f64 <= OTHERS * *suspects as f64
-        };
-        let own = counts.into_iter().filter(is_own).map(|(value, _)| value);
+        shared.retain(|_, (suspects, _)| *suspects >= fewest);
+        for row in self.requests() {
+            // Nearly all values that suspects share are soon known to belong to others.
+            if shared.is_empty() {
+                break;
+            }
+            let Some(value) = self.value(mark, row).filter(|_| self.is_other(row.client)) else {
+                continue;
+            };
+            if let Some((suspects, others)) = shared.get_mut(&value) {
+                others.insert(row.client);
+                if others.len() as f64 > OTHERS * *suspects as f64 {
+                    shared.remove(&value);
+                }
+            }
+        }
         // Sorted, so that every run names the same values.
-        let mut own: Vec<u64> = own.collect();
+        let mut own: Vec<u64> = shared.into_keys().collect();
         own.sort_unstable();
         own.into_iter().take(MOST_ADDRESSES).collect()
     }
@@ -323,6 +338,19 @@ impl Scope<'_> {
             exempt = self.others(mark, &self.elsewhere(mark, &values));
         }
         (exempt.len() <= MOST_NAMED).then_some((values, exempt))
+    }
+
+    /// Finds the limit by each mark, on all cores.
+    fn parts(&self) -> Vec<(Mark, Result<Option<Parted>, RuleError>)> {
+        std::thread::scope(|scope| {
+            let start = |mark| (mark, scope.spawn(move || self.part(mark)));
+            let started: Vec<_> = self.marks().map(start).collect();
+            let found = started.into_iter().map(|(mark, thread)| {
+                let parted = thread.join();
+                (mark, parted.unwrap_or_else(|panic| resume_unwind(panic)))
+            });
+            found.collect()
+        })
     }
 
     /// Finds the limit by a mark that touches the most suspects.
@@ -393,13 +421,13 @@ impl Scope<'_> {
         exempt: &Clients,
     ) -> Result<ClientPeaks, RuleError> {
         let mut meter = RateMeter::new(half_life)?;
-        let mut peaks = Table::default();
+        let mut peaks: Vec<(f64, u32)> = vec![(0.0, 0); self.networks.of.len()];
         for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
             let Some(value) = self.counted_as(mark, row, values) else {
                 continue;
             };
             let rate = meter.add(logged(row, value));
-            let (peak, count): &mut (f64, usize) = peaks.entry(row.client).or_default();
+            let (peak, count) = &mut peaks[row.client as usize];
             *peak = peak.max(rate);
             *count += 1;
         }
@@ -428,7 +456,8 @@ impl Scope<'_> {
     ) -> Option<(Gap, Vec<u32>)> {
         let mut suspects = Vec::new();
         let mut others = Vec::new();
-        for (client, (peak, count)) in peaks {
+        let seen = (0..).zip(peaks).filter(|(_, (_, count))| *count > 0);
+        for (client, (peak, count)) in seen {
             // Alone by its rate, a client that fails a few times is no attacker: visitors mistype passwords.
             let fewest = match self.suspects.against(client) {
                 Some(Suspicion::Alone) => 1,
