@@ -180,14 +180,10 @@ impl Mix {
             parts: true,
         };
         let half_lives = [10, 60].map(Duration::from_secs);
+        let most = |clients| clients / 20;
+        let sweep = Sweep::new(&half_lives, most, || rows.requests()).unwrap();
         let rules = rows
-            .rules(
-                wanted,
-                &reader.clients,
-                &half_lives,
-                &|clients| clients / 20,
-                std::iter::empty(),
-            )
+            .rules(wanted, &reader.clients, &sweep, &most, std::iter::empty())
             .unwrap();
         let touched = rules.groups.iter().flat_map(|group| &group.touched);
         let name = |&client: &u32| String::from_utf8_lossy(reader.clients.key(client)).into_owned();

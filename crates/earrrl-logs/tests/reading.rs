@@ -9,7 +9,7 @@ use earrrl_logs::line::{Skip, time};
 use earrrl_logs::reading::{
     ClientNumbers, Costs, Filter, LogReader, ReadError, Requests, Selection,
 };
-use earrrl_logs::suggest::{Rows, WantedRules, profile_texts};
+use earrrl_logs::suggest::{Rows, Sweep, WantedRules, profile_texts};
 use earrrl_tower::Prefixes;
 
 /// The outcome of reading a log.
@@ -182,7 +182,8 @@ fn api_keys_are_the_users_of_a_log_that_names_nobody() {
             parts: true,
         };
         let minute = [std::time::Duration::from_secs(60)];
-        rows.rules(wanted, &reader.clients, &minute, &|_| 1, std::iter::empty())
+        let sweep = Sweep::new(&minute, |_| 1, || rows.requests()).unwrap();
+        rows.rules(wanted, &reader.clients, &sweep, &|_| 1, std::iter::empty())
             .unwrap()
     };
     let rules = user_rule("");

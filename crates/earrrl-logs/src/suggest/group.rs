@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::candidates::{JudgedLimit, limit_within};
 use super::networks::Networks;
-use super::peaks::{Gap, RateMeter};
+use super::peaks::{Gap, RateMeter, Sweep};
 use super::rows::{Clients, Mark, NONE, Row, Rows, Table, Values as ValueNumbers, logged};
 use super::suspects::{Suspects, Suspicion, is_failure, is_missing};
 use crate::reading::ClientNumbers;
@@ -90,6 +90,7 @@ struct Scope<'a> {
     left: Clients,
     /// The number of each client's network.
     networks: &'a Networks,
+    sweep: &'a Sweep,
 }
 
 /// The values of a mark, by their numbers. The number of an agent in a network has the agent's in its upper half.
@@ -111,7 +112,7 @@ struct ClientPeaks {
     one: f64,
 }
 
-/// Finds the groups among requests, which must be in the order of their times. `clients` are the names of the clients,
+/// Finds the groups among requests, which must be in the order of their times and which `sweep` has measured. `clients` are the names of the clients,
 /// and `known` those that other rules limit.
 ///
 /// # Errors
@@ -119,6 +120,7 @@ struct ClientPeaks {
 pub(super) fn groups(
     rows: &Rows,
     clients: &ClientNumbers,
+    sweep: &Sweep,
     known: &Clients,
 ) -> Result<Vec<Group>, RuleError> {
     let suspects = Suspects::of(rows);
@@ -139,6 +141,7 @@ pub(super) fn groups(
             suspects: &suspects,
             left,
             networks: &networks,
+            sweep,
         };
         found.extend(scope.groups()?);
     }
@@ -422,6 +425,18 @@ impl Scope<'_> {
     ) -> Result<ClientPeaks, RuleError> {
         let mut meter = RateMeter::new(half_life)?;
         let mut peaks: Vec<(f64, u32)> = vec![(0.0, 0); self.networks.of.len()];
+        let measured = self.sweep.under(half_life);
+        if let Some(known) = measured.filter(|_| mark == Mark::Client && self.path.is_none()) {
+            self.requests()
+                .for_each(|row| peaks[row.client as usize].1 += 1);
+            for (client, (peak, _)) in (0..).zip(&mut peaks) {
+                *peak = known.peak(client);
+            }
+            return Ok(ClientPeaks {
+                peaks,
+                one: known.of_one_request,
+            });
+        }
         for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
             let Some(value) = self.counted_as(mark, row, values) else {
                 continue;

@@ -7,8 +7,6 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use earrrl::RuleError;
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
 
 use super::crowds::crowds;
 use super::group::{Group, groups};
@@ -50,8 +48,8 @@ pub struct PartRules {
 }
 
 impl Rows {
-    /// Finds the rules for groups of clients, for single paths and for users among requests that are sorted.
-    /// `clients` are the names of the clients; `most` returns the number of clients, of so many, that a rule may affect;
+    /// Finds the rules for groups of clients, for single paths and for users among requests that are sorted, which
+    /// `sweep` has measured. `clients` are the names of the clients; `most` returns the number of clients, of so many, that a rule may affect;
     /// `known` are the clients that the rules for all paths affect.
     ///
     /// # Errors
@@ -60,20 +58,22 @@ impl Rows {
         self,
         wanted: WantedRules,
         clients: &ClientNumbers,
-        half_lives: &[Duration],
+        sweep: &Sweep,
         most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
         let known: Clients = known.collect();
+        let half_lives = sweep.tried.iter().map(|(peaks, _)| peaks.half_life);
+        let half_lives: Vec<Duration> = half_lives.collect();
         // The two searches read the same requests, each on a processor of its own.
         let (groups, parts) = std::thread::scope(|scope| {
             let find = || match wanted.groups {
-                true => groups(&self, clients, &known),
+                true => groups(&self, clients, sweep, &known),
                 false => Ok(Vec::new()),
             };
             let groups = scope.spawn(find);
             let parts = match wanted.parts {
-                true => self.parts(half_lives, most, &known),
+                true => self.parts(&half_lives, most, &known),
                 false => Ok((None, Vec::new())),
             };
             let groups = groups.join();
@@ -102,8 +102,11 @@ impl Rows {
         };
         let user = standing_out(&Sweep::new(half_lives, most, of_users)?, of_users())?;
         let mut found = Vec::new();
+        let mut numbers = Vec::new();
         for (path, places) in (0..NONE).zip(places_by_path(&self.all)) {
-            let rows = places.iter().map(|&place| self.all[place as usize]);
+            let Some(rows) = renumbered(&self.all, &places, &mut numbers) else {
+                continue;
+            };
             let Some(judged) = judge_path(rows, half_lives, most)? else {
                 continue;
             };
@@ -125,8 +128,8 @@ impl Rows {
     }
 }
 
-/// Returns the places of the requests for each path, by its number; none for paths with few requests.
-fn places_by_path(rows: &[Row]) -> Vec<Vec<u32>> {
+/// Returns the places and clients of the requests for each path, by its number; none for paths with few requests.
+fn places_by_path(rows: &[Row]) -> Vec<Vec<(u32, u32)>> {
     let mut counts = vec![0; usize::from(NONE) + 1];
     rows.iter()
         .for_each(|row| counts[usize::from(row.path)] += 1);
@@ -134,47 +137,63 @@ fn places_by_path(rows: &[Row]) -> Vec<Vec<u32>> {
     let sizes = counts
         .iter()
         .map(|&count| if is_enough(count) { count } else { 0 });
-    let mut places: Vec<Vec<u32>> = sizes.map(Vec::with_capacity).collect();
+    let mut places: Vec<Vec<(u32, u32)>> = sizes.map(Vec::with_capacity).collect();
     for (place, row) in (0..).zip(rows) {
         let path = usize::from(row.path);
         if is_enough(counts[path]) {
-            places[path].push(place);
+            places[path].push((place, row.client));
         }
     }
     places
 }
 
-/// Judges the requests for one path, if it has enough clients and some of them stand out. Returns
-/// the number of clients, and the limit.
+/// The requests for one path, whose clients are numbered anew, so that their peaks take little memory.
+struct OfPath {
+    rows: Vec<Row>,
+    /// The numbers of the clients in the whole log.
+    clients: Vec<u32>,
+}
+
+/// Returns the requests at these places, each with its client; `None` if they have few clients, or none with many
+/// requests. `numbers` has the new number of each client, and is left with none.
+fn renumbered(rows: &[Row], places: &[(u32, u32)], numbers: &mut Vec<u32>) -> Option<OfPath> {
+    let mut clients = Vec::new();
+    let mut counts = Vec::new();
+    for &(_, client) in places {
+        let client = client as usize;
+        if client >= numbers.len() {
+            numbers.resize(client + 1, u32::MAX);
+        }
+        if numbers[client] == u32::MAX {
+            numbers[client] = clients.len() as u32;
+            clients.push(client as u32);
+            counts.push(0);
+        }
+        counts[numbers[client] as usize] += 1;
+    }
+    let are_many = clients.len() >= FEWEST_CLIENTS;
+    let of_path = (are_many && counts.iter().any(|&count| f64::from(count) > FEW)).then(|| {
+        let renumber = |&(place, client): &(u32, u32)| Row {
+            client: numbers[client as usize],
+            ..rows[place as usize]
+        };
+        places.iter().map(renumber).collect()
+    });
+    for &client in &clients {
+        numbers[client as usize] = u32::MAX;
+    }
+    of_path.map(|rows| OfPath { rows, clients })
+}
+
+/// Judges the requests for one path, if some of its clients stand out. Returns the number of clients, and the limit.
 fn judge_path(
-    rows: impl Iterator<Item = Row>,
+    OfPath { rows, clients }: OfPath,
     half_lives: &[Duration],
     most: &impl Fn(usize) -> usize,
 ) -> Result<Option<(usize, JudgedAdvice)>, RuleError> {
-    // The clients of the path are numbered anew, so that their peaks take little memory.
-    let mut numbers = HashMap::<u32, u32, RandomState>::default();
-    let mut clients = Vec::new();
-    let mut counts = Vec::new();
-    let mut number = |client: u32| {
-        let number = *numbers.entry(client).or_insert_with(|| {
-            clients.push(client);
-            counts.push(0);
-            clients.len() as u32 - 1
-        });
-        counts[number as usize] += 1;
-        number
-    };
-    let renumbered = rows.map(|row| Row {
-        client: number(row.client),
-        ..row
-    });
-    let renumbered: Vec<Row> = renumbered.collect();
-    if clients.len() < FEWEST_CLIENTS || counts.iter().all(|&count| f64::from(count) <= FEW) {
-        return Ok(None);
-    }
-    let requests = || renumbered.iter().map(|row| logged(row, row.client));
+    let requests = || rows.iter().map(|row| logged(row, row.client));
     let mut sweep = Sweep::new(half_lives, most, requests)?;
-    sweep.spare(&crowds(&renumbered, &sweep, true)?);
+    sweep.spare(&crowds(&rows, &sweep, true)?);
     let judged = standing_out(&sweep, requests())?;
     Ok(judged.map(|mut judged| {
         judged
@@ -238,15 +257,16 @@ mod tests {
             parts: true,
         };
         let rules = |known: &[u32]| {
-            requests()
-                .rules(
-                    wanted,
-                    &ClientNumbers::new(),
-                    &half_lives,
-                    &|_| 2,
-                    known.iter().copied(),
-                )
-                .unwrap()
+            let rows = requests();
+            let sweep = Sweep::new(&half_lives, |_| 2, || rows.requests()).unwrap();
+            rows.rules(
+                wanted,
+                &ClientNumbers::new(),
+                &sweep,
+                &|_| 2,
+                known.iter().copied(),
+            )
+            .unwrap()
         };
         let found = rules(&[]);
         assert_eq!(found.paths.len(), 1);

@@ -270,6 +270,8 @@ pub struct Sweep {
     /// The usual half-lives that were not asked for, under which clients stand out, with the number
     /// of these clients. Filled by [`Sweep::look_further`].
     pub elsewhere: Vec<(Duration, usize)>,
+    /// The peaks that [`Sweep::look_further`] has measured.
+    further: Vec<Peaks>,
 }
 
 impl Sweep {
@@ -290,14 +292,21 @@ impl Sweep {
             tried,
             chosen: 0,
             elsewhere: Vec::new(),
+            further: Vec::new(),
         };
-        sweep.spare(&[]);
+        sweep.choose(&[]);
         Ok(sweep)
     }
 
-    /// Finds the gaps, and chooses the half-life under which the most clients stand out. The gaps are above the peaks of
-    /// `crowds`: addresses of many people, none of whom stands out.
+    /// Finds the gaps above the peaks of `crowds`: addresses of many people, none of whom stands out.
     pub fn spare(&mut self, crowds: &[u32]) {
+        if !crowds.is_empty() {
+            self.choose(crowds);
+        }
+    }
+
+    /// Finds the gaps, and chooses the half-life under which the most clients stand out.
+    fn choose(&mut self, crowds: &[u32]) {
         let mut best = (0, 0.0);
         for (place, (peaks, gap)) in self.tried.iter_mut().enumerate() {
             let descending = peaks.descending();
@@ -334,8 +343,16 @@ impl Sweep {
             let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, self.most);
             self.elsewhere
                 .extend(gap.map(|gap| (half_life, gap.clients)));
+            self.further.push(peaks);
         }
         Ok(())
+    }
+
+    /// Returns the peaks under a half-life if they were measured.
+    pub(super) fn under(&self, half_life: Duration) -> Option<&Peaks> {
+        let tried = self.tried.iter().map(|(peaks, _)| peaks);
+        let mut measured = tried.chain(&self.further);
+        measured.find(|peaks| peaks.half_life == half_life)
     }
 
     /// Returns the peaks under the chosen half-life.
@@ -349,11 +366,20 @@ impl Sweep {
     }
 }
 
-/// Measures the peaks of requests under each half-life, each in a thread of its own.
+/// The number of requests from which on measuring takes longer than starting a thread.
+const MANY: usize = 10_000;
+
+/// Measures the peaks of requests under each half-life, each in a thread of its own if there are many requests.
 fn measured<I: Iterator<Item = LoggedRequest>>(
     half_lives: &[Duration],
     requests: impl Fn() -> I + Sync,
 ) -> Result<Vec<Peaks>, RuleError> {
+    if requests().size_hint().1.is_some_and(|most| most < MANY) {
+        let peaks = half_lives.iter();
+        return peaks
+            .map(|&half_life| Peaks::of(half_life, requests()))
+            .collect();
+    }
     let requests = &requests;
     std::thread::scope(|scope| {
         let peaks = |&half_life| scope.spawn(move || Peaks::of(half_life, requests()));

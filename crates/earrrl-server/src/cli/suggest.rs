@@ -123,7 +123,7 @@ impl SuggestArgs {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
         let terms = self.log.terms(rows.unit() == "requests");
-        let (profiles, parts) = self.look_closer(reader, judged, rows)?;
+        let (profiles, parts) = self.look_closer(reader, sweep, judged, rows)?;
         let advice = Advice {
             sweep,
             judged,
@@ -153,6 +153,7 @@ impl SuggestArgs {
     fn look_closer(
         &self,
         reader: &mut LogReader,
+        sweep: &Sweep,
         judged: &JudgedAdvice,
         rows: Rows,
     ) -> Result<(Profiles, PartRules), CliFailure> {
@@ -178,8 +179,7 @@ impl SuggestArgs {
         };
         let profiles = Profiles::of(&rows, named);
         let most = |clients: usize| most_touched(self.touch, clients);
-        let known = touched.into_iter();
-        let rules = rows.rules(wanted, &reader.clients, &self.half_lives(), &most, known);
+        let rules = rows.rules(wanted, &reader.clients, sweep, &most, touched.into_iter());
         Ok((profiles, rules.map_err(too_great)?))
     }
 
