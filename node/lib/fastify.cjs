@@ -9,20 +9,22 @@ function rateLimit(limits, { respond } = {}) {
   const plugin = (fastify, options, done) => {
     fastify.decorateRequest("earrrl", null);
     const routes = new WeakMap();
+    const applyRoute = (config, request, reply, next) => {
+      let own = routes.get(config);
+      try {
+        if (!own) routes.set(config, (own = routeLimits(limits, request.routeOptions, config.rateLimit)));
+      } catch (error) {
+        return next(error);
+      }
+      apply(own, request, reply, config.rateLimit.respond ?? respond, next);
+    };
     // The rules of the application come first, then those of the route's `config.rateLimit`.
     fastify.addHook("onRequest", (request, reply, next) => {
       // Fastify has one object for the configuration of each route.
       const config = request.routeOptions?.config;
       if (config?.rateLimit === undefined) return apply(limits, request, reply, respond, next);
-      apply(limits, request, reply, respond, (error) => {
-        if (error) return next(error);
-        try {
-          if (!routes.has(config)) routes.set(config, routeLimits(limits, request.routeOptions, config.rateLimit));
-        } catch (wrong) {
-          return next(wrong);
-        }
-        apply(routes.get(config), request, reply, config.rateLimit.respond ?? respond, next);
-      });
+      if (limits.isEmpty) return applyRoute(config, request, reply, next);
+      apply(limits, request, reply, respond, (error) => (error ? next(error) : applyRoute(config, request, reply, next)));
     });
     done();
   };
