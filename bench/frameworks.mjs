@@ -13,11 +13,15 @@ const LIMIT = `${MOST}/minute`;
 const ANSWER = { hello: "world" };
 const rules = () => new RateLimits([{ name: "address", limit: LIMIT }]);
 
-// As the package's documentation shows it.
-function flexible() {
+// As the package's documentation shows it, without headers or with those that it shows.
+function flexible(hasHeaders) {
   const limiter = new RateLimiterMemory({ points: MOST, duration: 60 });
   return (request, response, next) => {
-    limiter.consume(request.ip).then(() => next(), () => response.status(429).send("Too Many Requests"));
+    const passed = (found) => {
+      if (hasHeaders) response.set({ "X-RateLimit-Limit": MOST, "X-RateLimit-Remaining": found.remainingPoints, "X-RateLimit-Reset": Math.ceil((Date.now() + found.msBeforeNext) / 1000) });
+      next();
+    };
+    limiter.consume(request.ip).then(passed, () => response.status(429).send("Too Many Requests"));
   };
 }
 
@@ -27,7 +31,7 @@ const SERVERS = {
     const onRoute = kind === "`earrrl`, limit on a route" ? [ours(new RateLimits(), LIMIT)] : [];
     if (kind === "`earrrl`, middleware") app.use(ours(rules()));
     if (kind === "express-rate-limit") app.use(rateLimit({ windowMs: 60_000, limit: MOST }));
-    if (kind === "rate-limiter-flexible") app.use(flexible());
+    if (kind.startsWith("rate-limiter-flexible")) app.use(flexible(kind.endsWith("with headers")));
     app.get("/", ...onRoute, (request, response) => response.json(ANSWER));
     app.listen(port, "127.0.0.1");
   },
