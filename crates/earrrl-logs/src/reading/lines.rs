@@ -51,8 +51,9 @@ impl LineChunk {
     }
 
     /// Returns the line at a place.
-    pub(super) fn line(&self, place: Range<usize>) -> LogLine<'_> {
-        let line = &self.buffer[place];
+    #[inline]
+    pub(super) fn line(&self, place: &Range<usize>) -> LogLine<'_> {
+        let line = &self.buffer[place.clone()];
         match line.len() <= MAX_LINE {
             true => LogLine::Whole(line.strip_suffix(b"\r").unwrap_or(line)),
             false => LogLine::TooLong(&line[..SAMPLE]),
@@ -299,7 +300,7 @@ mod tests {
         let mut chunk = LineChunk::default();
         let mut in_chunks = Vec::new();
         while lines.next_chunk(&mut chunk).unwrap() {
-            in_chunks.extend(chunk.places().map(|place| owned(chunk.line(place))));
+            in_chunks.extend(chunk.places().map(|place| owned(chunk.line(&place))));
         }
         assert_eq!(in_chunks, out);
         out
@@ -361,7 +362,7 @@ mod tests {
         let mut lines = LogLines::new(Drip(b"one\ntw", 100, true));
         let mut chunk = LineChunk::default();
         assert!(lines.next_chunk(&mut chunk).unwrap());
-        let found: Vec<_> = chunk.places().map(|place| chunk.line(place)).collect();
+        let found: Vec<_> = chunk.places().map(|place| chunk.line(&place)).collect();
         assert_eq!(found, [LogLine::Whole(b"one")]);
         assert!(lines.next_chunk(&mut chunk).is_err());
         assert!(!lines.next_chunk(&mut chunk).unwrap());

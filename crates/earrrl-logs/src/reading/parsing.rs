@@ -1,15 +1,16 @@
-//! Parses the lines of a file into batches of requests, on all cores.
+//! Parses the lines of a file into batches of requests, on two cores.
 //!
 //! ```text
-//!            lines     ┌─ LineParser ─┐  requests
-//! LogLines ───────────>│              │───────────> clients, and who takes the requests
-//!          by turns    └─ LineParser ─┘   by turns
+//!           chunks    ┌─ LineParser, other thread ─┐  requests
+//! LogLines ──────────>│                            │───────────> clients, and who takes the requests
+//!                     └─ LineParser, this thread ──┘
 //! ```
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use foldhash::fast::RandomState;
 
@@ -46,10 +47,14 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The number of chunks that wait for each thread, or for this one behind it.
-const AHEAD: usize = 2;
+/// The most portions that the other thread has.
+const AWAY: usize = 3;
 
-/// The parsing of a file: this thread reads its lines and takes its requests; others parse, a chunk of lines each.
+/// The most portions whose requests were not taken yet.
+const AHEAD: usize = 5;
+
+/// The parsing of a file: another thread parses its lines, a chunk at a time. This one reads the lines, takes the requests
+/// and parses as well.
 pub(super) struct Parsing<'a> {
     pub(super) name: &'a str,
     pub(super) number: u64,
@@ -85,54 +90,51 @@ struct Portion {
     local: Vec<(u64, u64)>,
 }
 
-/// A thread that parses lines, in the order in which it is given them.
-struct ParserThread {
+/// A thread that parses lines, helped by this one, and the portions whose requests were not taken yet.
+struct Parsers<'a> {
     given: SyncSender<Portion>,
     parsed: Receiver<Portion>,
-}
-
-/// The threads that parse a file, of which each has its turn.
-struct ParserThreads {
-    all: Vec<ParserThread>,
-    turn: usize,
-    /// The number of portions that were given to threads and not taken back.
-    ahead: usize,
+    /// The parser of this thread; `None` if lines depend on lines before them.
+    own: Option<LineParser<'a>>,
+    /// The portions in the order of their lines; `None` for those that the other thread has.
+    ahead: VecDeque<Option<Portion>>,
+    /// The number of portions that the other thread has.
+    away: usize,
 }
 
 impl Parsing<'_> {
     /// Parses all lines and passes their requests in batches to `take`, in the order of the lines. An empty batch means
-    /// that the log has no further lines at present. Each parser has a thread of its own; several must not depend on the
-    /// lines that others parse.
+    /// that the log has no further lines at present. `own` parses in this thread whenever the other has enough to do.
     pub(super) fn run(
         mut self,
-        parsers: Vec<LineParser<'_>>,
+        mut parser: LineParser<'_>,
+        own: Option<LineParser<'_>>,
         mut take: impl FnMut(&RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         std::thread::scope(|scope| {
-            let mut threads = ParserThreads {
-                all: Vec::new(),
-                turn: 0,
-                ahead: 0,
+            let (given, portions) = sync_channel::<Portion>(AWAY);
+            let (done, parsed) = sync_channel(AWAY);
+            scope.spawn(move || {
+                for mut portion in portions {
+                    parser.parse(&mut portion);
+                    // This fails once nobody takes the requests any more.
+                    let _ = done.send(portion);
+                }
+            });
+            let parsers = Parsers {
+                given,
+                parsed,
+                own,
+                ahead: VecDeque::new(),
+                away: 0,
             };
-            for mut parser in parsers {
-                let (given, portions) = sync_channel::<Portion>(AHEAD);
-                let (done, parsed) = sync_channel(AHEAD);
-                scope.spawn(move || {
-                    for mut portion in portions {
-                        parser.parse(&mut portion);
-                        // This fails once nobody takes the requests any more.
-                        let _ = done.send(portion);
-                    }
-                });
-                threads.all.push(ParserThread { given, parsed });
-            }
-            self.read(&mut threads, &mut take)
+            self.read(parsers, &mut take)
         })
     }
 
     fn read(
         &mut self,
-        threads: &mut ParserThreads,
+        mut parsers: Parsers<'_>,
         take: &mut impl FnMut(&RequestBatch) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let mut problem = None;
@@ -140,12 +142,13 @@ impl Parsing<'_> {
         loop {
             let more = self.lines.next_chunk(&mut portion.lines);
             if matches!(more, Ok(true)) {
-                portion = threads.exchange(portion)?;
+                parsers.give(portion)?;
+                portion = parsers.first(parsers.are_busy())?.unwrap_or_default();
                 self.add(&mut portion, take)?;
                 continue;
             }
-            while threads.ahead > 0 {
-                self.add(&mut threads.oldest()?, take)?;
+            while let Some(mut first) = parsers.first(true)? {
+                self.add(&mut first, take)?;
             }
             match more {
                 Ok(_) => return problem.map_or(Ok(()), Err),
@@ -174,7 +177,7 @@ impl Parsing<'_> {
             self.hours.see(time, self.number + line);
         }
         for (line, skip, place) in portion.skipped.drain(..) {
-            let text = text_of(portion.lines.line(place));
+            let text = text_of(&portion.lines.line(&place));
             if skip.is_malformed() {
                 self.malformed.add(text);
             }
@@ -190,27 +193,46 @@ impl Parsing<'_> {
     }
 }
 
-impl ParserThreads {
-    /// Gives a portion to the thread that has its turn. Returns an empty one at first, and then the oldest, parsed.
-    fn exchange(&mut self, portion: Portion) -> Result<Portion, ReadError> {
-        let is_full = self.ahead == AHEAD * self.all.len();
-        let oldest = match is_full {
-            true => self.oldest()?,
-            false => Portion::default(),
-        };
-        let given = self.all[self.turn].given.send(portion);
-        self.turn = (self.turn + 1) % self.all.len();
-        self.ahead += 1;
-        // A thread ends early only if it panics.
-        given.map_or(Err(ReadError::Ended), |()| Ok(oldest))
+impl Parsers<'_> {
+    /// Gives a portion to the other thread, or parses it if that has enough to do.
+    fn give(&mut self, mut portion: Portion) -> Result<(), ReadError> {
+        if let Some(parser) = self.own.as_mut().filter(|_| self.away == AWAY) {
+            parser.parse(&mut portion);
+            self.ahead.push_back(Some(portion));
+            return Ok(());
+        }
+        self.away += 1;
+        self.ahead.push_back(None);
+        // The thread ends early only if it panics.
+        self.given.send(portion).map_err(|_| ReadError::Ended)
     }
 
-    /// Waits for the portion that was given first.
-    fn oldest(&mut self) -> Result<Portion, ReadError> {
-        let threads = self.all.len();
-        let first = (self.turn + AHEAD * threads - self.ahead) % threads;
-        self.ahead -= 1;
-        self.all[first].parsed.recv().map_err(|_| ReadError::Ended)
+    /// Returns true if no further portion should be read before the first is taken.
+    fn are_busy(&self) -> bool {
+        let most = if self.own.is_some() { AHEAD } else { AWAY };
+        self.ahead.len() == most
+    }
+
+    /// Returns the first portion once it is parsed, for which this waits if `waits` is true; `None` if there is none.
+    fn first(&mut self, waits: bool) -> Result<Option<Portion>, ReadError> {
+        let portion = match self.ahead.pop_front() {
+            Some(None) => match waits {
+                true => self.parsed.recv().map_err(|_| TryRecvError::Disconnected),
+                false => self.parsed.try_recv(),
+            },
+            parsed => return Ok(parsed.flatten()),
+        };
+        match portion {
+            Ok(portion) => {
+                self.away -= 1;
+                Ok(Some(portion))
+            }
+            Err(TryRecvError::Empty) => {
+                self.ahead.push_front(None);
+                Ok(None)
+            }
+            Err(TryRecvError::Disconnected) => Err(ReadError::Ended),
+        }
     }
 }
 
@@ -220,12 +242,11 @@ impl LineParser<'_> {
         let Portion { lines, batch, .. } = portion;
         for place in lines.places() {
             portion.number += 1;
-            let line = lines.line(place.clone());
-            let is_whole = matches!(line, LogLine::Whole(_));
-            let text = text_of(line);
-            let record = match is_whole {
-                true => self.parser.parse(text),
-                false => Err(Skip::TooLong),
+            let line = lines.line(&place);
+            let text = text_of(&line);
+            let record = match line {
+                LogLine::Whole(_) => self.parser.parse(text),
+                LogLine::TooLong(_) => Err(Skip::TooLong),
             };
             let request = record.and_then(|record| match record {
                 None => Ok(false),
@@ -261,7 +282,8 @@ impl LineParser<'_> {
 }
 
 /// Returns the text of a line, or of the part of it that is known.
-fn text_of(line: LogLine<'_>) -> &[u8] {
+#[inline]
+fn text_of<'a>(line: &LogLine<'a>) -> &'a [u8] {
     match line {
         LogLine::Whole(text) => without_hole(text),
         LogLine::TooLong(text) => text,

@@ -373,7 +373,7 @@ impl LogReader {
         texts.iter_mut().for_each(|fields| fields.retain(has));
         let clients = &mut self.clients;
         let hasher = clients.hasher();
-        // A second thread can parse lines that do not depend on others.
+        // Two threads can parse lines that do not depend on others.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut second = parser.fork().filter(|_| cores > 1);
         let of_lines = |parser| LineParser {
@@ -384,8 +384,8 @@ impl LogReader {
             filter: &self.selection.filter,
             hasher: hasher.clone(),
         };
-        let parsers = std::iter::once(parser).chain(second.as_mut());
-        let parsers = parsers.map(of_lines).collect();
+        let own = second.as_mut().map(of_lines);
+        let parser = of_lines(parser);
         let parsing = Parsing {
             name,
             number,
@@ -396,7 +396,7 @@ impl LogReader {
             malformed,
         };
         let mut crowded = 0;
-        let result = parsing.run(parsers, |batch| {
+        let result = parsing.run(parser, own, |batch| {
             crowded += resolve(clients, batch, take).map_err(ReadError::Output)?;
             Ok(())
         });
