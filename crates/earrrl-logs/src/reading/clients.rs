@@ -145,6 +145,11 @@ impl ClientNumbers {
         }
     }
 
+    /// Returns the number of `key` if it is known.
+    pub(crate) fn known(&self, key: &[u8]) -> Option<u32> {
+        self.find(&Label::new(key, &self.hasher), key).ok()
+    }
+
     /// Returns the slot at which the search for a label begins.
     #[inline]
     fn home(&self, label: &Label) -> usize {

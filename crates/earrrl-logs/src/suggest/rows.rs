@@ -95,7 +95,7 @@ pub(super) struct Row {
 /// The different values of a field, numbered in the order of their first requests; values beyond the first 65,535 have
 /// no number.
 #[derive(Debug, Default)]
-pub(super) struct Values(Table<Box<[u8]>, u16>);
+pub(super) struct Values(ClientNumbers);
 
 /// The requests of a log. Without `--cost` nearly all logs have requests that cost 1, and then their values are held;
 /// of other logs, only times, clients and costs.
@@ -178,24 +178,18 @@ impl<'a> RequestValues<'a> {
 impl Values {
     /// Returns the number of a value; [`NONE`] if there are too many, or if no rule can name it.
     pub(super) fn number(&mut self, value: &[u8]) -> u16 {
-        match self.0.get(value) {
-            Some(&number) => number,
+        match self.0.known(value) {
+            Some(number) => number as u16,
             // Only a new value is examined, since most requests repeat one.
             None if self.0.len() >= usize::from(NONE) || !can_be_named(value) => NONE,
-            None => {
-                let next = self.0.len() as u16;
-                *self.0.entry(value.into()).or_insert(next)
-            }
+            None => self.0.number(value).map_or(NONE, |number| number as u16),
         }
     }
 
     /// Returns the values by their numbers.
     pub(super) fn names(&self) -> Vec<&[u8]> {
-        let mut names: Vec<&[u8]> = vec![&[]; self.0.len()];
-        for (name, &number) in &self.0 {
-            names[usize::from(number)] = name;
-        }
-        names
+        let numbers = 0..self.0.len() as u32;
+        numbers.map(|number| self.0.key(number)).collect()
     }
 }
 
