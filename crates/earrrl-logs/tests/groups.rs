@@ -64,8 +64,10 @@ impl Mix {
     ) {
         let time = earrrl_logs::line::time::written((1_704_110_400 + second) * 1_000_000_000);
         let (date, clock) = time.split_once(' ').unwrap();
+        let is_form = matches!(path, "/login" | "/pay" | "/code" | "/renew");
+        let method = if is_form { "POST" } else { "GET" };
         let line = format!(
-            "{client} - {user} [{}/Jan/2024:{clock} +0000] \"GET {path} HTTP/1.1\" {status} 5 \"{referer}\" \"{agent}\"\n",
+            "{client} - {user} [{}/Jan/2024:{clock} +0000] \"{method} {path} HTTP/1.1\" {status} 5 \"{referer}\" \"{agent}\"\n",
             &date[8..]
         );
         self.lines.push((second, line));
@@ -483,10 +485,66 @@ fn shop(seed: u64) -> Mix {
                 second += 30;
             }
             mix.ask(second, visitor, path, 200);
+            if *path == *profile {
+                mix.ask(second + 1, visitor, "/static/1.css", 200);
+            }
             second += 2 + mix.random.below(40);
         }
     }
     mix
+}
+
+/// A log that shows neither where visitors come from nor the parts of pages. Some visitors log in and go on elsewhere, or
+/// give up; sessions, of which some began before the log, renew their tokens when people come back to them.
+fn bare(seed: u64) -> Mix {
+    let mut mix = shop(seed);
+    mix.lines.retain(|(_, line)| !line.contains("/static/"));
+    for nth in 0..240 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let visitor = (&*client, "-", &*agent);
+        let mut second = mix.random.below(END);
+        for _ in 0..mix.random.below(4) {
+            mix.ask(second, visitor, "/login", 401);
+            second += 5 + mix.random.below(30);
+        }
+        if nth % 8 != 0 {
+            mix.ask(second, visitor, "/login", 302);
+        }
+        let client = mix.random.address();
+        let visitor = (&*client, "-", &*agent);
+        let start = mix.random.below(2 * END);
+        let mut second = start;
+        for _ in 0..2 + mix.random.below(9) {
+            if second == start && second >= END {
+                mix.ask(second - END, visitor, "/login", 302);
+                mix.ask(second - END + 1, visitor, "/page/1", 200);
+            }
+            second += 300 + mix.random.below(1500);
+            if (END..2 * END).contains(&second) {
+                mix.ask(second - END, visitor, "/renew", 200);
+            }
+        }
+    }
+    mix
+}
+
+/// Forms that are sent by clients that ask for nothing else: codes are ordered and passwords guessed a few times each,
+/// and a page is flooded.
+#[test]
+fn forms_and_pages_alone_in_a_log_without_pages() {
+    let kinds = [("/code", 4000), ("/login", 3000), ("/cart", 200)];
+    for (seed, (path, every)) in (110..).zip(kinds) {
+        let found = bare(seed).found();
+        assert!(found.1.is_empty(), "seed {seed}: {:?}", found.1);
+        let mut mix = bare(seed);
+        for _ in 0..150 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            mix.attack(&client, ("-", &agent), |_| path.to_owned(), every);
+        }
+        caught(mix);
+    }
 }
 
 /// Cards are tried, codes ordered, profiles and pages read by browsers that never load a page and its parts.

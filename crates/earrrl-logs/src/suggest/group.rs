@@ -256,7 +256,8 @@ impl Scope<'_> {
             let clients = group.touched.len() + group.others;
             // A path that nobody else asks for may be one of an app.
             let is_large = group.others >= FEWEST
-                && (group.sent as f64 >= SHARE * group.requests as f64
+                && (group.mark == Mark::Address
+                    || group.sent as f64 >= SHARE * group.requests as f64
                     || group.touched.len() as f64 >= SHARE * clients as f64);
             if group.failed * 2 >= group.sent || is_large {
                 // This rule may limit all that an earlier one limits, and further clients.

@@ -235,6 +235,7 @@ mod tests {
                     agent: NONE,
                     status: 0,
                     has_referer: false,
+                    sends: false,
                 });
             };
             for reader in 0..50 {

@@ -90,6 +90,8 @@ pub(super) struct Row {
     pub status: u16,
     /// True if the request names the page that it comes from.
     pub has_referer: bool,
+    /// True if the method is one that sends something, as a form does.
+    pub sends: bool,
 }
 
 /// The different values of a field, numbered in the order of their first requests; values beyond the first 65,535 have
@@ -121,6 +123,7 @@ pub(super) struct RequestValues<'a> {
     pub path: Option<&'a [u8]>,
     pub user: Option<&'a [u8]>,
     pub api_key: Option<&'a [u8]>,
+    pub method: Option<&'a [u8]>,
     pub referer: Option<&'a [u8]>,
     pub host: Option<&'a [u8]>,
     pub is_forwarded: bool,
@@ -140,7 +143,13 @@ pub struct WantedRules {
 pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {
     let hosts = HOSTS.map(|name| Field::Named(name.into())).into();
     // In the order in which most lines have them.
-    let first = ["status", "header:referer", "header:user-agent", API_KEY];
+    let first = [
+        "status",
+        "method",
+        "header:referer",
+        "header:user-agent",
+        API_KEY,
+    ];
     let first = first.map(fields);
     let path = vec![Field::Path];
     let user = vec![Field::User];
@@ -159,6 +168,7 @@ impl<'a> RequestValues<'a> {
         let values = Self {
             path: next(),
             status: next(),
+            method: next(),
             referer: next(),
             agent: next(),
             api_key: next(),
@@ -250,6 +260,7 @@ impl Rows {
             agent: values.agent.map_or(NONE, |agent| self.agents.number(agent)),
             status: status.unwrap_or(0),
             has_referer: values.referer.is_some(),
+            sends: values.method.is_some_and(sends),
         });
         Ok(())
     }
@@ -293,6 +304,11 @@ fn can_be_named(value: &[u8]) -> bool {
         && value.iter().all(is_plain)
         && value.trim_ascii().len() == value.len()
         && std::str::from_utf8(value).is_ok()
+}
+
+/// Returns true if requests with a method send something. Browsers ask with `OPTIONS` whether they may.
+fn sends(method: &[u8]) -> bool {
+    !matches!(method, b"GET" | b"HEAD" | b"OPTIONS")
 }
 
 /// Returns a request as one of the client, or of the user, with this number.

@@ -28,7 +28,22 @@ const QUICK: u64 = 3_000_000_000;
 
 /// The least number of visitors' requests for paths of one shape, and of clients that ask for nothing else, that are
 /// compared.
-const COMPARED: u32 = 10;
+const COMPARED: usize = 10;
+
+/// How many times as many clients send a form and nothing else as all others that send it as often, if they are no
+/// visitors; and of clients that ask for a page, which people reload.
+const OUTNUMBERED: usize = 2;
+const FLOODED: usize = 6;
+
+/// The mean time in nanoseconds between the requests of a client that sends a form slower than a person tries again.
+const SLOW: u64 = 30_000_000_000;
+
+/// The most visitors that begin with a shape of paths, as a share of those that ask for it, if they come to it from
+/// other pages.
+const ENTRIES: f64 = 0.2;
+
+/// The least number of different user agents of a program that draws them at random, as a share of its requests.
+const DRAWN: f64 = 0.7;
 
 /// The number of requests that few visitors send without asking for anything else.
 const OFTEN: u32 = 6;
@@ -68,12 +83,15 @@ struct Signs {
     is_shared: bool,
     /// True if the server refuses some requests for the path.
     fails_openly: bool,
+    /// True if the server answers some requests that send something to the path with a redirection, and refuses none:
+    /// then it shows the form again if what was sent is wrong.
+    redirects: bool,
     /// True if the user agent names a crawler or a monitor.
     is_declared: bool,
-    /// True if the user agent is one of a browser.
+    /// True if the user agent is one of a browser, or if the log has none.
     is_browser: bool,
-    /// The shape of the path.
-    shape: u16,
+    /// The shape of the path, and of the request.
+    shape: u32,
 }
 
 /// The habits of a client in the whole log.
@@ -101,27 +119,58 @@ struct Habits {
     /// The requests that name the page that they come from.
     referred: u32,
     /// The shape of the first path, and the number of requests for paths of others.
-    shape: u16,
+    shape: u32,
     strays: u32,
+    /// The requests that were refused for any reason, and those for which the client had to log in elsewhere.
+    refused: u32,
+    logged_out: u32,
+    /// The requests that the server could not answer.
+    broken: u32,
+    /// The requests for what browsers come to from a page, or load the parts of.
+    of_pages: u32,
+    /// The requests that name a user.
+    named: u32,
     /// The time between the last two requests, and the number of times that it was as long as the one before.
     pause: u64,
     regular: u32,
     /// The bits of the paths, and of the missing ones, by their numbers.
     paths: u64,
     missing_paths: u64,
+    /// The bits of the user agents.
+    agents: u64,
     first: u64,
     last: u64,
 }
 
-/// The clients of browsers that ask for paths of one shape.
-#[derive(Debug, Clone, Copy, Default)]
+/// The clients that ask for paths of one shape.
+#[derive(Debug, Default)]
 struct Callers {
-    /// The clients that ask for nothing else, and those of them that do so often.
-    alone: u32,
-    often: u32,
-    /// The requests of all others, and the number of these clients whose first request is one of them.
-    visits: u32,
-    entries: u32,
+    /// The numbers of requests of those that ask for nothing else, and of those of them that are only refused.
+    alone: Vec<u32>,
+    refused: Vec<u32>,
+    /// The numbers of requests for the shape of all others, and of those that were refused.
+    others: Vec<u32>,
+    others_refused: Vec<u32>,
+    /// The requests of others with browsers, those of them from a page or followed by its parts, and the number of these
+    /// clients whose first request is one of them.
+    visits: usize,
+    dressed: usize,
+    entries: usize,
+}
+
+/// The numbers of requests from which on clients that ask for nothing but paths of one shape are no visitors, and those
+/// of clients that are only refused; `None` if visitors do so, too.
+#[derive(Debug, Clone, Copy)]
+struct Least {
+    alone: Option<u32>,
+    refused: Option<u32>,
+}
+
+/// The facts that the log shows at all.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    status: bool,
+    agents: bool,
 }
 
 /// The suspicions against each client, by its number.
@@ -135,22 +184,24 @@ pub(super) struct Suspects {
 impl Suspects {
     /// Finds the suspects among the requests, which must be in the order of their times.
     pub(super) fn of(rows: &Rows) -> Self {
-        let has_status = rows.all.iter().any(|row| row.status != 0);
         let mut fails_openly = vec![false; usize::from(NONE) + 1];
+        let mut redirects = vec![false; usize::from(NONE) + 1];
         // The first client of each path.
         let mut owners: Vec<Option<u32>> = vec![None; usize::from(NONE) + 1];
         let mut is_shared = vec![false; usize::from(NONE) + 1];
         for row in &rows.all {
             let path = usize::from(row.path);
             fails_openly[path] |= is_failure(row.status);
+            redirects[path] |= row.sends && (300..400).contains(&row.status);
             is_shared[path] |= *owners[path].get_or_insert(row.client) != row.client;
         }
         let paths = rows.paths.names().into_iter();
-        let logins: Vec<bool> = paths.map(|path| has_any(path, &LOGIN_PATHS)).collect();
+        let logins: Vec<bool> = paths.map(is_login).collect();
         let shapes = shapes(&rows.paths.names());
         let declared: Vec<bool> = rows.agents.names().into_iter().map(is_declared).collect();
         let agents = rows.agents.names().into_iter();
         let browsers: Vec<bool> = agents.map(is_browser).collect();
+        let has_agents = !browsers.is_empty();
         let mut habits: Vec<Habits> = Vec::new();
         for row in &rows.all {
             let place = row.client as usize;
@@ -163,19 +214,36 @@ impl Suspects {
                 is_login: logins.get(path) == Some(&true),
                 is_shared: row.path != NONE && is_shared[path],
                 fails_openly: fails_openly[path],
+                redirects: redirects[path] && !fails_openly[path],
                 is_declared: declared.get(agent) == Some(&true),
-                is_browser: browsers.get(agent) == Some(&true),
-                shape: shapes.get(path).copied().unwrap_or(NONE),
+                is_browser: !has_agents || browsers.get(agent) == Some(&true),
+                shape: shape_of(row, &shapes),
             };
             habits[place].add(row, signs);
         }
+        let shown = Shown {
+            status: rows.all.iter().any(|row| row.status != 0),
+            agents: has_agents,
+        };
         let callers = callers(rows, &habits, &shapes);
+        let of_pages = |row: &&Row| {
+            callers
+                .get(&shape_of(row, &shapes))
+                .is_some_and(Callers::show_pages)
+        };
+        for row in rows.all.iter().filter(of_pages) {
+            habits[row.client as usize].of_pages += 1;
+        }
+        let least: Table<u32, Least> = callers
+            .into_iter()
+            .map(|(shape, callers)| (shape, callers.least(shape, shown)))
+            .collect();
         let measured = |habits: &&Habits| habits.requests >= STEADY.0;
         Self {
             measured: habits.iter().filter(measured).count(),
             of: habits
                 .iter()
-                .map(|habits| habits.suspicion(has_status, &callers))
+                .map(|habits| habits.suspicion(shown, &least))
                 .collect(),
         }
     }
@@ -233,49 +301,131 @@ fn shapes(paths: &[&[u8]]) -> Vec<u16> {
     shapes
 }
 
-/// Counts the callers of each shape of paths; of none if the log does not show what visitors differ in from programs:
-/// the pages that they come from, or the parts of pages.
-fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Vec<Callers> {
-    let mut of_shapes = vec![Callers::default(); usize::from(NONE) + 1];
-    let mut visitors = 0;
-    let mut dressed = 0;
-    for habits in habits.iter().filter(|habits| habits.is_browser()) {
-        let callers = &mut of_shapes[usize::from(habits.shape)];
-        let often = habits.requests >= OFTEN;
-        if habits.is_alone() {
-            callers.alone += 1;
-            callers.often += u32::from(often);
-        } else {
-            callers.entries += 1;
-            visitors += u32::from(often);
-            dressed += u32::from(often && habits.is_dressed());
+/// Returns the shape of a request: that of its path, apart for requests that send something.
+fn shape_of(row: &Row, shapes: &[u16]) -> u32 {
+    let path = shapes.get(usize::from(row.path)).copied();
+    u32::from(path.unwrap_or(NONE)) << 1 | u32::from(row.sends)
+}
+
+/// Counts the callers of each shape of paths.
+fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Table<u32, Callers> {
+    let mut of_shapes: Table<u32, Callers> = Table::default();
+    for habits in habits.iter().filter(|habits| habits.pretends_alone()) {
+        let callers = of_shapes.entry(habits.shape).or_default();
+        callers.alone.push(habits.requests);
+        if habits.is_refused() {
+            callers.refused.push(habits.requests);
         }
     }
-    if dressed * 2 < visitors {
-        return Vec::new();
-    }
+    let none = u32::from(NONE) << 1;
+    let mut counts: Table<(u32, u32), (u32, u32)> = Table::default();
+    // The last request of each client, unless it shows the page that it comes from.
+    let mut last: Vec<Option<(u32, u64)>> = vec![None; habits.len()];
     for row in &rows.all {
-        let habits = &habits[row.client as usize];
-        if habits.is_browser() && !habits.is_alone() {
-            let shape = shapes.get(usize::from(row.path)).copied();
-            of_shapes[usize::from(shape.unwrap_or(NONE))].visits += 1;
+        let place = row.client as usize;
+        let habits = &habits[place];
+        if habits.pretends_alone() || habits.declared > 0 {
+            continue;
+        }
+        if let Some((shape, time)) = last[place].take()
+            && row.time - time < QUICK
+        {
+            of_shapes.entry(shape).or_default().dressed += 1;
+        }
+        let shape = shape_of(row, shapes);
+        if shape >= none {
+            continue;
+        }
+        let callers = of_shapes.entry(shape).or_default();
+        let mut is_first = false;
+        if callers.alone.len() >= COMPARED {
+            let (count, refused) = counts.entry((shape, row.client)).or_default();
+            *count += 1;
+            *refused += u32::from(is_refused(row.status));
+            is_first = *count == 1;
+        }
+        if !habits.is_browser() || habits.is_long() && !habits.is_dressed() {
+            continue;
+        }
+        callers.visits += 1;
+        callers.entries += usize::from(is_first && habits.shape == shape);
+        match row.has_referer {
+            true => callers.dressed += 1,
+            false => last[place] = Some((shape, row.time)),
         }
     }
-    of_shapes[usize::from(NONE)] = Callers::default();
+    for ((shape, _), (count, refused)) in counts {
+        let callers = of_shapes.entry(shape).or_default();
+        callers.others.push(count);
+        callers.others_refused.push(refused);
+    }
     of_shapes
 }
 
+/// Returns how many of these numbers are at least `least`.
+fn at_least(numbers: &[u32], least: u32) -> usize {
+    numbers.iter().filter(|&&number| number >= least).count()
+}
+
 impl Callers {
-    /// Returns the number of requests from which on a client that asks for nothing else is no visitor; `None` if
-    /// visitors do so, too.
-    fn suspicious(&self) -> Option<u32> {
-        if self.visits < COMPARED || self.alone < COMPARED {
-            return None;
+    /// Returns true if most requests of browsers are from a page, or for one whose parts they load.
+    fn show_pages(&self) -> bool {
+        self.visits >= COMPARED && self.dressed * 3 >= self.visits * 2
+    }
+
+    /// Returns the numbers of requests that no visitor sends.
+    fn least(&self, shape: u32, shown: Shown) -> Least {
+        let is_known = shape >> 1 != u32::from(NONE);
+        let are_compared = self.visits >= COMPARED && self.alone.len() >= COMPARED;
+        let alone = (is_known && are_compared).then(|| self.least_alone(shape & 1 == 1, shown));
+        Least {
+            alone: alone.flatten(),
+            refused: self.least_refused().filter(|_| is_known),
         }
-        if self.alone >= COMPARED * self.entries {
-            return Some(1);
+    }
+
+    /// Returns the number of requests that no visitor sends without asking for anything else.
+    fn least_alone(&self, sends: bool, shown: Shown) -> Option<u32> {
+        let alone = |least| at_least(&self.alone, least);
+        let others = |least| at_least(&self.others, least);
+        if shown.agents && self.show_pages() {
+            if self.alone.len() >= COMPARED * self.entries {
+                return Some(1);
+            }
+            if sends {
+                // Few visitors keep secret where they come from.
+                return (2..=MANY)
+                    .find(|&least| alone(least) * 10 >= others(least) + 10 * COMPARED);
+            }
+            let often = alone(OFTEN);
+            return (often >= COMPARED && often * 2 >= self.alone.len()).then_some(OFTEN);
         }
-        (self.often >= COMPARED && self.often * 2 >= self.alone).then_some(OFTEN)
+        let are_many = |least, times| alone(least) >= times * others(least) + COMPARED;
+        if sends {
+            let others = self.others.len();
+            let come_from_elsewhere =
+                others >= COMPARED && self.entries as f64 <= ENTRIES * others as f64;
+            let least = (2..=MANY).find(|&least| are_many(least, OUTNUMBERED));
+            return least.filter(|_| come_from_elsewhere);
+        }
+        // People reload a page that they know, but most of them seldom.
+        let is_plateau = |least| alone(least) * 3 >= alone(2) * 2;
+        (MANY..=2 * MANY).find(|&least| are_many(least, FLOODED) && is_plateau(least))
+    }
+
+    /// Returns the number of refused requests that no visitor sends: those who are refused and ask for nothing else
+    /// outnumber all that are refused as often and go on.
+    fn least_refused(&self) -> Option<u32> {
+        let allowed = self.others.len() + self.alone.len() - self.refused.len();
+        let outnumber = |least: &u32| {
+            let refused = at_least(&self.refused, *least);
+            let alone = at_least(&self.alone, *least) - refused;
+            let others = at_least(&self.others_refused, *least);
+            refused >= OUTNUMBERED * (alone + others) + COMPARED
+        };
+        (2..=MANY)
+            .find(outnumber)
+            .filter(|_| allowed >= 2 * COMPARED)
     }
 }
 
@@ -284,15 +434,19 @@ impl Habits {
         let Signs {
             is_login,
             fails_openly,
+            redirects,
             ..
         } = signs;
-        let bit = 1 << (u64::from(row.path).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
+        let shows_form = redirects && row.sends && row.status == 200;
+        let bit = bit_of(row.path);
         match row.status {
-            status if is_refused_guess(status) || is_login && is_failure(status) => {
+            status
+                if is_refused_guess(status) || is_login && (is_failure(status) || shows_form) =>
+            {
                 self.failed += 1;
             }
             // The parts of a page, and the links on it, may be missing.
-            status if (is_failure(status) || is_missing(status)) && !row.has_referer => {
+            status if is_refused(status) && !row.has_referer => {
                 self.missing += 1;
                 self.own_missing += u32::from(!signs.is_shared);
                 self.missing_paths |= bit;
@@ -302,12 +456,18 @@ impl Habits {
             200..300 if self.challenged == Some(row.path) => {
                 self.missing = self.missing.saturating_sub(1);
             }
-            _ => self.logins += u32::from(is_login && !fails_openly && row.user == u32::MAX),
+            0 => self.logins += u32::from(is_login && row.user == u32::MAX),
+            _ => {}
         }
         self.challenged = (row.status == 401).then_some(row.path);
-        if is_login && fails_openly {
-            self.has_login = (200..400).contains(&row.status);
+        if is_login && (fails_openly || redirects && row.sends) {
+            self.has_login = (200..400).contains(&row.status) && !shows_form;
         }
+        self.refused += u32::from(is_refused(row.status));
+        self.broken += u32::from(row.status >= 500);
+        self.logged_out += u32::from(row.status == 401 && !is_login);
+        self.named += u32::from(row.user != u32::MAX);
+        self.agents |= bit_of(row.agent);
         if self.requests == 0 {
             self.first = row.time;
             self.shape = signs.shape;
@@ -344,6 +504,34 @@ impl Habits {
             && self.strays * 10 <= self.requests
     }
 
+    /// Returns true if the client is alone, and neither a tab in the background nor an app, which ask at a regular pace
+    /// or go on when they are logged out, nor a visitor that logs in at last.
+    fn pretends_alone(&self) -> bool {
+        self.pretends() && self.is_alone() && self.logged_out * 2 < self.requests
+    }
+
+    /// Returns true if the agent is one of a browser, and nothing shows that it is one.
+    fn pretends(&self) -> bool {
+        let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
+        self.is_browser() && !is_regular && !self.has_login && self.broken * 5 < self.requests
+    }
+
+    /// Returns true if no visitor sends so many requests without a page that it comes from, and its parts.
+    fn is_long(&self) -> bool {
+        self.requests >= MANY
+    }
+
+    /// Returns true if nearly all requests were refused.
+    fn is_refused(&self) -> bool {
+        self.refused * 10 >= self.requests * 9
+    }
+
+    /// Returns true if nearly each request has a user agent of its own.
+    fn draws_agents(&self) -> bool {
+        let few = f64::from(self.requests.min(100));
+        self.requests >= MANY && different(self.agents) >= DRAWN * few
+    }
+
     /// Returns true if the requests are spread over a while, and few are for parts of pages.
     fn is_steady(&self) -> bool {
         self.requests >= STEADY.0
@@ -351,9 +539,10 @@ impl Habits {
             && self.quick * 10 <= self.requests
     }
 
-    /// Returns the reason to look at the client, given the callers of each shape of paths.
-    fn suspicion(&self, has_status: bool, callers: &[Callers]) -> Option<Suspicion> {
-        if self.declared * 2 >= self.requests {
+    /// Returns the reason to look at the client, given what the log shows, and the bounds of each shape of paths.
+    fn suspicion(&self, shown: Shown, least: &Table<u32, Least>) -> Option<Suspicion> {
+        // If the server is at fault, visitors try again.
+        if self.declared * 2 >= self.requests || self.broken * 5 >= self.requests {
             return None;
         }
         let guesses = different(self.missing_paths) >= GUESSED_PATHS;
@@ -361,12 +550,16 @@ impl Habits {
         if guesses && !is_quick && self.own_missing * 10 >= self.requests * 9 {
             return Some(Suspicion::Guesses);
         }
-        let of_shape = callers.get(usize::from(self.shape));
-        let least = of_shape.and_then(Callers::suspicious);
-        // Tabs in the background, and apps, ask at a regular pace; visitors log in at last.
-        let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
-        let pretends = self.is_browser() && !is_regular && !self.has_login;
-        if pretends && self.is_alone() && least.is_some_and(|least| self.requests >= least) {
+        let is_slow = self.last - self.first >= SLOW * u64::from(self.requests - 1);
+        let exceeds =
+            |least: u32| self.requests >= least && (least == 1 || self.is_long() || is_slow);
+        let exceeds = |least: &Least| {
+            least.alone.is_some_and(exceeds)
+                || self.is_refused() && least.refused.is_some_and(exceeds)
+        };
+        if self.pretends_alone() && least.get(&self.shape).is_some_and(exceeds)
+            || self.draws_agents() && !is_quick
+        {
             return Some(Suspicion::Alone);
         }
         // Programs that look for updates ask for what is not there yet, too.
@@ -379,19 +572,29 @@ impl Habits {
                 false => Suspicion::Fails,
             });
         }
-        if !has_status || !self.is_steady() {
+        // Without user agents, crawlers are not known.
+        if !shown.status || !shown.agents || !self.is_steady() {
             return None;
         }
-        // Where the log shows how visitors come to a page, a browser without that is a program.
-        let is_long = self.requests >= MANY && !self.is_alone();
-        if !callers.is_empty() && pretends && self.referred == 0 && is_long {
+        // Where others show how they come to a page, a browser that does not is a program.
+        let is_bare = self.is_long() && !self.is_dressed() && !self.is_alone();
+        if is_bare && self.pretends() && self.of_pages * 10 >= self.requests * 9 {
             return Some(Suspicion::Alone);
         }
         let paths = different(self.paths);
-        // A browser asks for the parts of a page, too. Programs that say what they are may poll one path.
-        let reads = paths < 1.5 && pretends || paths >= 0.7 * f64::from(self.requests.min(200));
-        reads.then_some(Suspicion::Reads)
+        // A browser asks for the parts of a page, too. Programs that say what they are may poll one path, and those of
+        // users read what these pay for.
+        let reads =
+            paths < 1.5 && self.pretends() || paths >= 0.7 * f64::from(self.requests.min(200));
+        (reads && self.named * 2 < self.requests).then_some(Suspicion::Reads)
     }
+}
+
+/// Returns true if the last part of a path is one of a login.
+fn is_login(path: &[u8]) -> bool {
+    let mut parts = path.rsplit(|&byte| byte == b'/');
+    let last = parts.find(|part| !part.is_empty());
+    last.is_some_and(|last| has_any(last, &LOGIN_PATHS))
 }
 
 /// Returns true if a status means that the request was refused. Missing paths are counted apart; what the server could
@@ -408,6 +611,16 @@ fn is_refused_guess(status: u16) -> bool {
 /// Returns true if a status means that there is nothing at the path.
 pub(super) fn is_missing(status: u16) -> bool {
     matches!(status, 404 | 410)
+}
+
+/// Returns true if a status means that a request was refused, or that there is nothing at the path.
+fn is_refused(status: u16) -> bool {
+    is_failure(status) || is_missing(status)
+}
+
+/// Returns the bit of a path or a user agent with this number.
+fn bit_of(number: u16) -> u64 {
+    1 << (u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }
 
 /// Returns about how many different values have set these bits, each one of 64.
