@@ -871,6 +871,11 @@ fn many_slow_clients_with_one_agent_are_one_group() {
     let table = earrrl(&["suggest", &path]).out;
     let networks = "60 of them in 2 networks (203.0.0.0/24, 203.0.1.0/24), sent 90.0 % of the 800 requests for /login; 100 %";
     assert!(table.contains(networks), "{table}");
+    // No honest client stands between the reader and the group.
+    assert!(
+        table.contains("No client stands out alone: ") && !table.contains("The fastest clients"),
+        "{table}"
+    );
     assert!(
         table.contains("does not limit the 80 other clients"),
         "{table}"

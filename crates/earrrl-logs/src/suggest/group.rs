@@ -112,8 +112,8 @@ struct ClientPeaks {
     one: f64,
 }
 
-/// Finds the groups among requests, which must be in the order of their times and which `sweep` has measured. `clients` are the names of the clients,
-/// and `known` those that other rules limit.
+/// Finds the groups among requests, which must be in the order of their times and which `sweep` has measured. `clients`
+/// are the names of the clients, and `known` those that other rules limit.
 ///
 /// # Errors
 /// Returns an error if a computed limit is not valid in a rule.

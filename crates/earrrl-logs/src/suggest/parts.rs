@@ -49,8 +49,8 @@ pub struct PartRules {
 
 impl Rows {
     /// Finds the rules for groups of clients, for single paths and for users among requests that are sorted, which
-    /// `sweep` has measured. `clients` are the names of the clients; `most` returns the number of clients, of so many, that a rule may affect;
-    /// `known` are the clients that the rules for all paths affect.
+    /// `sweep` has measured. `clients` are the names of the clients; `most` returns the number of clients, of so many,
+    /// that a rule may affect; `known` are the clients that the rules for all paths affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.

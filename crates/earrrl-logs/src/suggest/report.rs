@@ -128,8 +128,12 @@ impl Advice<'_> {
             [one] => format!("a half-life of {one}"),
             several => format!("half-lives of {}", several.join(" and ")),
         };
+        let alone = match &self.parts.groups[..] {
+            [] => "",
+            _ => " alone",
+        };
         let mut text = format!(
-            "No client stands out: under {tried}, no few clients have peaks far above all others."
+            "No client stands out{alone}: under {tried}, no few clients have peaks far above all others."
         );
         for (place, &(half_life, clients)) in self.sweep.elsewhere.iter().enumerate() {
             text.pop();
@@ -160,6 +164,8 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
     writeln!(out, "\n{}", advice.reason())?;
     match advice.suggested() {
         Some(suggested) => write_suggested(out, advice, suggested)?,
+        // Honest clients would stand between the reader and the groups.
+        None if !advice.parts.groups.is_empty() => {}
         None => {
             writeln!(out, "\nThe fastest clients:\n")?;
             write_clients(out, advice, &advice.judged.below)?;
