@@ -35,6 +35,9 @@ const COMPARED: usize = 10;
 const OUTNUMBERED: usize = 2;
 const FLOODED: usize = 6;
 
+/// The number of clients by which they must outnumber others beside that.
+const SURPLUS: usize = 20;
+
 /// The mean time in nanoseconds between the requests of a client that sends a form slower than a person tries again.
 const SLOW: u64 = 30_000_000_000;
 
@@ -227,16 +230,15 @@ impl Suspects {
         };
         let callers = callers(rows, &habits, &shapes);
         let of_pages = |row: &&Row| {
-            callers
-                .get(&shape_of(row, &shapes))
-                .is_some_and(Callers::show_pages)
+            let callers = callers.get(shape_of(row, &shapes) as usize);
+            callers.is_some_and(Callers::show_pages)
         };
         for row in rows.all.iter().filter(of_pages) {
             habits[row.client as usize].of_pages += 1;
         }
-        let least: Table<u32, Least> = callers
-            .into_iter()
-            .map(|(shape, callers)| (shape, callers.least(shape, shown)))
+        let least: Vec<Least> = (0..)
+            .zip(&callers)
+            .map(|(shape, callers)| callers.least(shape, shown))
             .collect();
         let measured = |habits: &&Habits| habits.requests >= STEADY.0;
         Self {
@@ -307,17 +309,23 @@ fn shape_of(row: &Row, shapes: &[u16]) -> u32 {
     u32::from(path.unwrap_or(NONE)) << 1 | u32::from(row.sends)
 }
 
-/// Counts the callers of each shape of paths.
-fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Table<u32, Callers> {
-    let mut of_shapes: Table<u32, Callers> = Table::default();
+/// Counts the callers of each shape.
+fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Vec<Callers> {
+    let last = shapes
+        .iter()
+        .max()
+        .map_or(0, |&shape| usize::from(shape) + 1);
+    let mut of_shapes: Vec<Callers> = Vec::new();
+    of_shapes.resize_with(2 * last, Callers::default);
     for habits in habits.iter().filter(|habits| habits.pretends_alone()) {
-        let callers = of_shapes.entry(habits.shape).or_default();
+        let Some(callers) = of_shapes.get_mut(habits.shape as usize) else {
+            continue;
+        };
         callers.alone.push(habits.requests);
         if habits.is_refused() {
             callers.refused.push(habits.requests);
         }
     }
-    let none = u32::from(NONE) << 1;
     let mut counts: Table<(u32, u32), (u32, u32)> = Table::default();
     // The last request of each client, unless it shows the page that it comes from.
     let mut last: Vec<Option<(u32, u64)>> = vec![None; habits.len()];
@@ -330,13 +338,12 @@ fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Table<u32, Callers
         if let Some((shape, time)) = last[place].take()
             && row.time - time < QUICK
         {
-            of_shapes.entry(shape).or_default().dressed += 1;
+            of_shapes[shape as usize].dressed += 1;
         }
         let shape = shape_of(row, shapes);
-        if shape >= none {
+        let Some(callers) = of_shapes.get_mut(shape as usize) else {
             continue;
-        }
-        let callers = of_shapes.entry(shape).or_default();
+        };
         let mut is_first = false;
         if callers.alone.len() >= COMPARED {
             let (count, refused) = counts.entry((shape, row.client)).or_default();
@@ -355,7 +362,7 @@ fn callers(rows: &Rows, habits: &[Habits], shapes: &[u16]) -> Table<u32, Callers
         }
     }
     for ((shape, _), (count, refused)) in counts {
-        let callers = of_shapes.entry(shape).or_default();
+        let callers = &mut of_shapes[shape as usize];
         callers.others.push(count);
         callers.others_refused.push(refused);
     }
@@ -375,12 +382,11 @@ impl Callers {
 
     /// Returns the numbers of requests that no visitor sends.
     fn least(&self, shape: u32, shown: Shown) -> Least {
-        let is_known = shape >> 1 != u32::from(NONE);
         let are_compared = self.visits >= COMPARED && self.alone.len() >= COMPARED;
-        let alone = (is_known && are_compared).then(|| self.least_alone(shape & 1 == 1, shown));
+        let alone = are_compared.then(|| self.least_alone(shape & 1 == 1, shown));
         Least {
             alone: alone.flatten(),
-            refused: self.least_refused().filter(|_| is_known),
+            refused: self.least_refused(),
         }
     }
 
@@ -400,7 +406,7 @@ impl Callers {
             let often = alone(OFTEN);
             return (often >= COMPARED && often * 2 >= self.alone.len()).then_some(OFTEN);
         }
-        let are_many = |least, times| alone(least) >= times * others(least) + COMPARED;
+        let are_many = |least, times| alone(least) >= times * others(least) + SURPLUS;
         if sends {
             let others = self.others.len();
             let come_from_elsewhere =
@@ -421,7 +427,7 @@ impl Callers {
             let refused = at_least(&self.refused, *least);
             let alone = at_least(&self.alone, *least) - refused;
             let others = at_least(&self.others_refused, *least);
-            refused >= OUTNUMBERED * (alone + others) + COMPARED
+            refused >= OUTNUMBERED * (alone + others) + SURPLUS
         };
         (2..=MANY)
             .find(outnumber)
@@ -540,7 +546,7 @@ impl Habits {
     }
 
     /// Returns the reason to look at the client, given what the log shows, and the bounds of each shape of paths.
-    fn suspicion(&self, shown: Shown, least: &Table<u32, Least>) -> Option<Suspicion> {
+    fn suspicion(&self, shown: Shown, least: &[Least]) -> Option<Suspicion> {
         // If the server is at fault, visitors try again.
         if self.declared * 2 >= self.requests || self.broken * 5 >= self.requests {
             return None;
@@ -557,7 +563,7 @@ impl Habits {
             least.alone.is_some_and(exceeds)
                 || self.is_refused() && least.refused.is_some_and(exceeds)
         };
-        if self.pretends_alone() && least.get(&self.shape).is_some_and(exceeds)
+        if self.pretends_alone() && least.get(self.shape as usize).is_some_and(exceeds)
             || self.draws_agents() && !is_quick
         {
             return Some(Suspicion::Alone);
