@@ -354,7 +354,7 @@ impl LogReader {
         }
     }
 
-    /// Parses the lines in other threads, and looks up the clients in this one.
+    /// Parses the lines in two threads, if they can be parsed apart, and looks up the clients in this one.
     fn read_lines(
         &mut self,
         (name, number): (&str, u64),
