@@ -219,8 +219,8 @@ impl Scope<'_> {
             Mark::Path,
             Mark::Address,
         ];
-        // Tabs in the background ask for one path at a steady pace, too.
-        let any = !self.reads || self.path.is_none();
+        // Tabs in the background ask at a steady pace, too, and so does a program that many install.
+        let any = !self.reads;
         let has_users = !self.rows.users.is_empty();
         let is_there = move |mark: &Mark| has_users || !matches!(mark, Mark::User | Mark::ApiKey);
         let marks = marks.into_iter().filter(is_there);

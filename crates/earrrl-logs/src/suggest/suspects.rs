@@ -511,9 +511,11 @@ impl Habits {
     }
 
     /// Returns true if the client is alone, and neither a tab in the background nor an app, which ask at a regular pace
-    /// or go on when they are logged out, nor a visitor that logs in at last.
+    /// or go on when they are logged out, nor a visitor that logs in at last. A program that names a user in a log
+    /// without agents is no browser.
     fn pretends_alone(&self) -> bool {
-        self.pretends() && self.is_alone() && self.logged_out * 2 < self.requests
+        let most_have = |count: u32| count * 2 >= self.requests;
+        self.pretends() && self.is_alone() && !most_have(self.logged_out) && !most_have(self.named)
     }
 
     /// Returns true if the agent is one of a browser, and nothing shows that it is one.
