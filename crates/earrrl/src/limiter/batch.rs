@@ -130,7 +130,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[cold]
     #[inline(never)]
     fn admit_anywhere<A: Algorithm>(&self, limit: &A, key: KeyHash, now: Nanos) -> bool {
-        self.step_anywhere(limit, key, Cost::ONE, Some(now), None, Mode::Check)
+        self.step_anywhere(limit, key, (now, false), Cost::ONE, Mode::Check)
             .allowed
     }
 }

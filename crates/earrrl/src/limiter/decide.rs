@@ -139,7 +139,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         };
         if let Some(lately) = lately {
             let Some(seen) = place.at_home() else {
-                return self.step_anywhere(limit, place.key, cost, given, Some(lately), mode);
+                return self.step_anywhere(limit, place.key, (lately, true), cost, mode);
             };
             if let Some(verdict) = self.swap(seen, limit, (lately, true), cost, mode) {
                 return verdict;
@@ -151,7 +151,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         {
             return verdict;
         }
-        self.step_anywhere(limit, place.key, cost, Some(now), None, mode)
+        self.step_anywhere(limit, place.key, (now, false), cost, mode)
     }
 
     /// Decides the request on the state that was read, and again if another thread changes it
@@ -174,33 +174,32 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
     }
 
-    /// Decides a request of a client that is new or outside of its home lines, at the clock's last reading if one is
-    /// given and does not deny it.
+    /// Decides a request of a client that is new or outside of its home lines, at the given instant. If that is only
+    /// the clock's last reading and denies the request, at the present one.
     #[cold]
     #[inline(never)]
     pub(super) fn step_anywhere<A: Algorithm>(
         &self,
         limit: &A,
         key: KeyHash,
+        mut at: (Nanos, bool),
         cost: Cost,
-        given: Option<Nanos>,
-        lately: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        let decide = |now: Nanos, is_lately: bool| {
-            self.clients.reached(now);
-            let judge = |word| match self.judge(limit, word, (now, is_lately), cost, mode) {
-                Some((change, verdict)) => (change, Some(verdict)),
-                None => (Change::Keep, None),
-            };
-            let table = self.clients.table()?;
-            table.update_anywhere(key, ByRank(limit, now), judge)
-        };
-        let early = lately.and_then(|lately| decide(lately, true));
-        early.unwrap_or_else(|| {
-            let now = self.now(given);
-            decide(now, false).unwrap_or_else(|| self.decide_any(key, cost, now, mode))
-        })
+        while let Some(table) = self.clients.table() {
+            self.clients.reached(at.0);
+            let seen = table.search(key);
+            match self.judge(limit, seen.word(), at, cost, mode) {
+                Some((change, verdict)) => {
+                    if table.apply(key, seen, change, &ByRank(limit, at.0)) {
+                        return verdict;
+                    }
+                }
+                None if at.1 => at = (self.clock.now(), false),
+                None => break,
+            }
+        }
+        self.decide_any(key, cost, at.0, mode)
     }
 
     /// Returns the verdict on a request, and the change of the client's entry. Returns `None` if the state before or

@@ -67,13 +67,15 @@ impl<'a, S: Slot, const LINE: usize> Lookup<'a, S, LINE> {
     }
 }
 
-/// The result of a search for a key.
-enum Found<'a, S> {
-    /// A slot that holds the key's state, or held it a moment ago.
-    State(&'a S),
+/// The result of a search for a key in all slots where it may be.
+pub(crate) enum Found<'a, S> {
+    /// The key's state.
+    State(ReadEntry<'a, S>),
+    /// No state, and a slot for it that was never used.
+    Unused(&'a S),
     /// No state, but perhaps a claim of the key at this place.
     Claim(usize),
-    /// No entry of the key.
+    /// No entry of the key, and no slot that was never used.
     Nothing,
 }
 
@@ -170,68 +172,60 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         let at_home = self.place(key, Purpose::Write).at_home();
-        let at_home = at_home.and_then(|seen| seen.update(&decide));
-        at_home.unwrap_or_else(|| self.update_anywhere(key, order, decide))
-    }
-
-    /// Updates a client as [`update`](Self::update) does, also if it is absent or outside of its
-    /// home lines.
-    #[inline(never)]
-    pub(crate) fn update_anywhere<R>(
-        &self,
-        key: KeyHash,
-        order: impl Order,
-        decide: impl Fn(Option<Word>) -> (Change, R),
-    ) -> R {
+        let mut found = at_home
+            .filter(|seen| seen.word().is_some())
+            .map(Found::State);
         loop {
-            // In this order; see `insert.rs`.
-            let (unused, is_absent) = self.first_unused(key);
-            let found = match unused {
-                Some(_) if is_absent => Found::Nothing,
-                Some(_) => self.find(key, true),
-                None => {
-                    WIDE.set(WIDE_LOOKUPS);
-                    self.find(key, false)
-                }
-            };
-            if let Found::State(slot) = found {
-                match ReadEntry::read(key, slot).update(&decide) {
-                    Some(answer) => return answer,
-                    None => continue,
-                }
-            }
-            let (change, answer) = decide(None);
-            let Change::Store(word) = change else {
-                return answer;
-            };
-            let is_stored = match (unused, found) {
-                (Some(slot), _) => fill(slot, Entry::new(key.fingerprint(), word)),
-                (None, Found::Claim(place)) => self.take_over(key, word, place),
-                (None, _) => self.insert(key, word, &order),
-            };
-            if is_stored {
+            let seen = found.take().unwrap_or_else(|| self.search(key));
+            let (change, answer) = decide(seen.word());
+            if self.apply(key, seen, change, &order) {
                 return answer;
             }
         }
     }
 
-    /// Finds a key in both sets, or in its home lines alone. Claims of the key are skipped, since its state may be in
-    /// a later slot.
-    #[inline(always)]
-    fn find(&self, key: KeyHash, only_at_home: bool) -> Found<'_, S> {
-        let mut found = Found::Nothing;
+    /// Searches for a key in all slots where it may be. Claims of the key are skipped, since its state may be in a
+    /// later slot.
+    pub(crate) fn search(&self, key: KeyHash) -> Found<'_, S> {
+        // In this order; see `insert.rs`.
+        let (unused, is_absent) = self.first_unused(key);
+        let only_at_home = unused.is_some();
+        let mut found = unused.map_or(Found::Nothing, Found::Unused);
+        if is_absent && only_at_home {
+            return found;
+        }
+        WIDE.set(WIDE_LOOKUPS);
         for place in self.lines.matches(key, only_at_home) {
-            let slot = self.lines.slot(place);
-            let entry = slot.read();
-            if entry.fingerprint() != key.fingerprint() {
-                continue;
+            let seen = ReadEntry::read(key, self.lines.slot(place));
+            if seen.word().is_some() {
+                return Found::State(seen);
             }
-            if !entry.is_claim() {
-                return Found::State(slot);
+            if !only_at_home && seen.entry.fingerprint() == key.fingerprint() {
+                found = Found::Claim(place);
             }
-            found = Found::Claim(place);
         }
         found
+    }
+
+    /// Applies a change to the key that was searched for. Returns false if another thread interfered; the caller must
+    /// then search again.
+    #[inline(always)]
+    pub(crate) fn apply(
+        &self,
+        key: KeyHash,
+        found: Found<'_, S>,
+        change: Change,
+        order: &impl Order,
+    ) -> bool {
+        match (found, change) {
+            (Found::State(mut seen), _) => seen.apply(change),
+            (_, Change::Keep | Change::Remove) => true,
+            (Found::Unused(slot), Change::Store(word)) => {
+                fill(slot, Entry::new(key.fingerprint(), word))
+            }
+            (Found::Claim(place), Change::Store(word)) => self.take_over(key, word, place),
+            (Found::Nothing, Change::Store(word)) => self.insert(key, word, order),
+        }
     }
 
     /// Prefetches the home lines of a key and returns them, so that the caller can do other work
@@ -285,6 +279,17 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
+impl<S: Slot> Found<'_, S> {
+    /// Returns the client's state; `None` if there is none.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> Option<Word> {
+        match self {
+            Self::State(seen) => seen.word(),
+            _ => None,
+        }
+    }
+}
+
 impl<'a, S: Slot> ReadEntry<'a, S> {
     #[inline(always)]
     fn read(key: KeyHash, slot: &'a S) -> Self {
@@ -319,19 +324,6 @@ impl<'a, S: Slot> ReadEntry<'a, S> {
     #[inline(always)]
     fn swap(&self, new: Entry) -> Entry {
         self.slot.swap(self.entry, new).err().unwrap_or(self.entry)
-    }
-
-    /// Calls `decide` on the state and applies the change, again and again until no other thread
-    /// interferes. Returns `None` if the slot does not hold the key any more.
-    #[inline(always)]
-    fn update<R>(mut self, decide: &impl Fn(Option<Word>) -> (Change, R)) -> Option<R> {
-        while let Some(word) = self.word() {
-            let (change, answer) = decide(Some(word));
-            if self.apply(change) {
-                return Some(answer);
-            }
-        }
-        None
     }
 }
 
