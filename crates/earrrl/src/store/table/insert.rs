@@ -48,7 +48,7 @@ use super::entry::{Entry, Order, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::rank_of;
+use super::victim::{Candidate, rank_in, rank_of};
 
 /// A claim of a slot, as it was made or seen.
 #[derive(Clone, Copy)]
@@ -111,21 +111,27 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Claims a slot, which is step 1.
     pub(super) fn claim(&self, key: KeyHash, order: &impl Order) -> Option<Claim> {
         let idle = rank_of(order.idle());
-        let victim = self.victim(key, order, idle);
-        let place = victim.place;
+        let Candidate { place, rank } = self.victim(key, order, idle);
+        let slot = self.lines.slot(place);
+        let seen = slot.read();
         let fingerprint = key.fingerprint();
-        // Another thread has inserted the key meanwhile.
-        if victim.entry.fingerprint() == fingerprint {
+        // Another thread has changed the victim, or inserted the key, meanwhile.
+        let is_own = seen.fingerprint() == fingerprint;
+        if is_own || rank_in(order, seen) != rank {
             return None;
         }
+        let displaces = rank > idle && !seen.is_claim();
         let shard = self.shard(fingerprint);
-        let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
-        self.lines.slot(place).swap(victim.entry, entry).ok()?;
-        if victim.rank > idle && !victim.entry.is_claim() {
-            shard.displaced.fetch_add(1, Relaxed);
-        }
-        if victim.entry.is_state() {
-            self.forget(victim.entry.fingerprint());
+        let counter = if displaces {
+            &shard.displaced
+        } else {
+            &shard.claims
+        };
+        let number = 2 * counter.fetch_add(1, Relaxed) + u64::from(displaces);
+        let entry = Entry::claim(fingerprint, number);
+        slot.swap(seen, entry).ok()?;
+        if seen.is_state() {
+            self.forget(seen.fingerprint());
         }
         Some(Claim { place, entry })
     }

@@ -20,9 +20,9 @@ use crate::store::live::LiveHolds;
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(super) struct Shard {
-    /// The number of claims made so far, which is also the number of the next claim.
+    /// The number of claims of slots that were free or of idle clients.
     pub(super) claims: AtomicU64,
-    /// The number of clients that were evicted although they were not idle.
+    /// The number of claims of slots of clients that were not idle.
     pub(super) displaced: AtomicU64,
     /// The number of changes that reservations of other processes, or of later ones, must know of, in a table that
     /// is in a file: clients were forgotten, or something was refunded to a bucket.
@@ -148,7 +148,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
-    /// capacity is too small.
+    /// capacity is too small. A client that changes while it is chosen may be counted although it stays.
     #[must_use]
     pub fn displaced(&self) -> u64 {
         self.shards

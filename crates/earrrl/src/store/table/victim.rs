@@ -1,6 +1,7 @@
 //! The choice of a slot for a new client: a free one, or that of a client with a low rate.
 
 use core::cmp::Reverse;
+use core::hint::select_unpredictable;
 
 use super::entry::{Entry, FINGERPRINT_BITS, Order, Word};
 use super::hash::KeyHash;
@@ -43,11 +44,10 @@ fn state_bits(entry: Entry) -> u128 {
     entry.to_bits() & (u128::MAX >> FINGERPRINT_BITS)
 }
 
-/// A slot's place, the entry that was read in it, and that entry's rank.
+/// A slot's place and its rank when it was chosen.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) place: usize,
-    pub(super) entry: Entry,
     pub(super) rank: Rank,
 }
 
@@ -60,18 +60,24 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let homes = self.lines.homes(key);
         let has_free = homes.map(|home| S::matches_in(self.lines.set(home), 0) != 0);
         let idle = if has_free == [false; 2] { idle } else { 0 };
-        for home in homes {
+        let mut lowest = [Candidate {
+            place: 0,
+            rank: Rank::MAX,
+        }; 2];
+        for (lowest, home) in lowest.iter_mut().zip(homes) {
+            *lowest = self.lower(*lowest, home, order);
             let set = self.lines.set(home);
-            let lowest = lowest(core::slice::from_ref(&set[home % LINES]), home, order);
             if lowest.rank <= idle && idle_in(set, order, idle, ENOUGH) == ENOUGH {
-                return lowest;
+                return *lowest;
             }
         }
-        let [first, second] = homes.map(|home| {
-            let set = self.lines.set(home);
-            let lowest = lowest(set, home / LINES * LINES, order);
-            let has_idle = lowest.rank <= idle;
-            let idle = has_idle.then(|| idle_in(set, order, idle, LINE * LINES));
+        let [first, second] = [0, 1].map(|nth| {
+            let home = homes[nth];
+            let others = (1..LINES).map(|other| home ^ other);
+            let lower = |lowest, line| self.lower(lowest, line, order);
+            let lowest = others.fold(lowest[nth], lower);
+            let idle = (lowest.rank <= idle)
+                .then(|| idle_in(self.lines.set(home), order, idle, LINE * LINES));
             (lowest, (idle, Reverse(lowest.rank)))
         });
         if second.1 > first.1 {
@@ -80,31 +86,19 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             first.0
         }
     }
-}
 
-/// Returns the slot with the lowest rank in some lines, the first of which is `line`.
-#[inline(always)]
-fn lowest<S: Slot, const LINE: usize>(
-    lines: &[Line<S, LINE>],
-    line: usize,
-    order: &impl Order,
-) -> Candidate {
-    let mut lowest = Candidate {
-        place: 0,
-        entry: Entry::EMPTY,
-        rank: Rank::MAX,
-    };
-    for (nth, slots) in lines.iter().enumerate() {
-        for (at, slot) in slots.0.iter().enumerate() {
-            let entry = slot.read();
-            let rank = rank_in(order, entry);
-            if rank < lowest.rank {
-                let place = (line + nth) * LINE + at;
-                lowest = Candidate { place, entry, rank };
-            }
+    /// Returns the slot with the lowest rank of a line, or `lowest` if none is lower. It has no branches, since nobody
+    /// can predict which slot that is.
+    #[inline(always)]
+    fn lower(&self, mut lowest: Candidate, line: usize, order: &impl Order) -> Candidate {
+        for (place, slot) in (line * LINE..).zip(self.lines.line(line)) {
+            let rank = rank_in(order, slot.read());
+            let is_lower = rank < lowest.rank;
+            lowest.rank = select_unpredictable(is_lower, rank, lowest.rank);
+            lowest.place = select_unpredictable(is_lower, place, lowest.place);
         }
+        lowest
     }
-    lowest
 }
 
 /// Returns the number of slots in some lines that are free or whose clients are idle; `most` once there are that
