@@ -414,9 +414,10 @@ impl Callers {
             let least = (2..=MANY).find(|&least| are_many(least, OUTNUMBERED));
             return least.filter(|_| come_from_elsewhere);
         }
-        // People reload a page that they know, but most of them seldom.
+        // People reload a page that they know, but most of them seldom. Without user agents, crawlers are not known.
         let is_plateau = |least| alone(least) * 3 >= alone(2) * 2;
-        (MANY..=2 * MANY).find(|&least| are_many(least, FLOODED) && is_plateau(least))
+        let least = (MANY..=2 * MANY).find(|&least| are_many(least, FLOODED) && is_plateau(least));
+        least.filter(|_| shown.agents)
     }
 
     /// Returns the number of refused requests that no visitor sends: those who are refused and ask for nothing else
