@@ -127,7 +127,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         } else {
             &shard.claims
         };
-        let number = 2 * counter.fetch_add(1, Relaxed) + u64::from(displaces);
+        // Shifted, since a damaged file may have any count.
+        let number = counter.fetch_add(1, Relaxed) << 1 | u64::from(displaces);
         let entry = Entry::claim(fingerprint, number);
         slot.swap(seen, entry).ok()?;
         if seen.is_state() {
