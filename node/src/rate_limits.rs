@@ -212,7 +212,8 @@ fn judge(
     }
 }
 
-/// Returns headers, whose values have a character for each byte, as Node has them.
+/// Returns the headers of a list of names and values in turn. Each character of a value stands for one byte, as in
+/// Node.
 fn read_headers(limits: &RateLimits, pairs: &[String]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for pair in pairs.chunks_exact(2) {
@@ -324,8 +325,8 @@ const HEADERS: [&str; 5] = [
     "x-ratelimit-reset",
 ];
 
-/// Returns the values of the headers that a request adds as lines of one text, since making a string for each would take
-/// longer.
+/// Returns the values of the headers that a request adds to its response, as the lines of one text: a string for each
+/// would take longer.
 fn lines(passed: Passed) -> String {
     if let Some(values) = passed.rate_limit() {
         return joined(values.into_iter().flatten());

@@ -1,6 +1,6 @@
 //! Splits a stream into lines, in constant memory.
 //!
-//! Most lines leave in chunks, whose ends are ends of lines, so that several threads can parse them.
+//! Most lines are handed out in chunks of whole lines, so that several threads can parse them.
 
 use std::io::{self, Read};
 use std::ops::Range;

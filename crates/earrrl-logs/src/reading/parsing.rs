@@ -90,7 +90,8 @@ struct Portion {
     local: Vec<(u64, u64)>,
 }
 
-/// A thread that parses lines, helped by this one, and the portions whose requests were not taken yet.
+/// The thread that parses lines, the parser of the thread that reads them, and the portions of lines whose requests
+/// were not taken yet.
 struct Parsers<'a> {
     given: SyncSender<Portion>,
     parsed: Receiver<Portion>,
@@ -207,7 +208,7 @@ impl Parsers<'_> {
         self.given.send(portion).map_err(|_| ReadError::Ended)
     }
 
-    /// Returns true if no further portion should be read before the first is taken.
+    /// Returns true if enough portions are read ahead: the first is then waited for.
     fn are_busy(&self) -> bool {
         let most = if self.own.is_some() { AHEAD } else { AWAY };
         self.ahead.len() == most

@@ -290,7 +290,7 @@ impl Scope<'_> {
         let of_suspects = self.requests().filter(|row| is_left[row.client as usize]);
         let with_value = |row: &Row| Some((self.value(mark, row)?, row.client));
         let pairs: HashSet<(u64, u32), RandomState> = of_suspects.filter_map(with_value).collect();
-        // The number of suspects with each value, and the others.
+        // The number of suspects with each value, and the other clients that have it, too.
         let mut shared: Table<u64, (usize, Clients)> = Table::default();
         for (value, _) in pairs {
             shared.entry(value).or_default().0 += 1;

@@ -150,7 +150,7 @@ fn places_by_path(rows: &[Row]) -> Vec<Vec<(u32, u32)>> {
 /// The requests for one path, whose clients are numbered anew, so that their peaks take little memory.
 struct OfPath {
     rows: Vec<Row>,
-    /// The numbers of the clients in the whole log.
+    /// The number in the whole log of each client, by its new number.
     clients: Vec<u32>,
 }
 

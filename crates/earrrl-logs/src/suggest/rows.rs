@@ -90,7 +90,7 @@ pub(super) struct Row {
     pub status: u16,
     /// True if the request names the page that it comes from.
     pub has_referer: bool,
-    /// True if the method is one that sends something, as a form does.
+    /// True if the request sends data to the server, as a form does: its method is not one that only reads.
     pub sends: bool,
 }
 

@@ -45,7 +45,7 @@ const SLOW: u64 = 30_000_000_000;
 /// other pages.
 const ENTRIES: f64 = 0.2;
 
-/// The least number of different user agents of a program that draws them at random, as a share of its requests.
+/// The smallest share of different user agents among the requests of a program that chooses one at random for each.
 const DRAWN: f64 = 0.7;
 
 /// The number of requests that few visitors send without asking for anything else.
@@ -511,9 +511,10 @@ impl Habits {
             && self.strays * 10 <= self.requests
     }
 
-    /// Returns true if the client is alone, and neither a tab in the background nor an app, which ask at a regular pace
-    /// or go on when they are logged out, nor a visitor that logs in at last. A program that names a user in a log
-    /// without agents is no browser.
+    /// Returns true if the client looks like a browser and asks for nothing but paths of one shape. Four kinds of
+    /// honest clients do so too and are left out: tabs in the background and apps, which ask at a regular pace; those
+    /// that go on after they were logged out; visitors whose last login succeeds; and programs that name a user, which
+    /// a log without user agents does not tell from browsers.
     fn pretends_alone(&self) -> bool {
         let most_have = |count: u32| count * 2 >= self.requests;
         self.pretends() && self.is_alone() && !most_have(self.logged_out) && !most_have(self.named)
@@ -560,11 +561,11 @@ impl Habits {
             return Some(Suspicion::Guesses);
         }
         let is_slow = self.last - self.first >= SLOW * u64::from(self.requests - 1);
-        let exceeds =
+        let reaches =
             |least: u32| self.requests >= least && (least == 1 || self.is_long() || is_slow);
         let exceeds = |least: &Least| {
-            least.alone.is_some_and(exceeds)
-                || self.is_refused() && least.refused.is_some_and(exceeds)
+            least.alone.is_some_and(reaches)
+                || self.is_refused() && least.refused.is_some_and(reaches)
         };
         if self.pretends_alone() && least.get(self.shape as usize).is_some_and(exceeds)
             || self.draws_agents() && !is_quick

@@ -5,7 +5,8 @@
 //!
 //! Several rules can share a map, and a rule's limit may change. So the map keeps each client's limit with the
 //! state, which may be of any algorithm. When the client's next request is under another limit, the state is carried
-//! over, or dropped if it means nothing there. So a rule with thousands of limits takes memory by use.
+//! over, or dropped if it means nothing there. So a rule with thousands of limits takes memory only for the clients that
+//! come.
 
 mod evict;
 mod shard;
