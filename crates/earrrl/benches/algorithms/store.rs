@@ -64,6 +64,10 @@ pub(super) fn workloads() -> Vec<Workload> {
             run: |n| admit_batch(GCRA, n),
         },
         Workload {
+            name: "gcra admit, new clients, batches",
+            run: admit_new_clients,
+        },
+        Workload {
             name: "recent-average check",
             run: |n| check(AVERAGE, n),
         },
@@ -178,6 +182,14 @@ fn new_clients(steps: u64) -> u64 {
     (0..steps)
         .map(|step| u64::from(limiter.check(&step).is_allowed()))
         .sum()
+}
+
+fn admit_new_clients(steps: u64) -> u64 {
+    let Some(limiter) = limiter(GCRA, 100_000) else {
+        return 0;
+    };
+    let keys: Vec<u64> = (0..steps).collect();
+    limiter.admit_batch(&keys).map(u64::from).sum()
 }
 
 /// New clients of a full table, one every `nanos`. Each is active for a millisecond.

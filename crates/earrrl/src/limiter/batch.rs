@@ -5,10 +5,10 @@ use core::hash::Hash;
 
 use super::{Limiter, Verdict};
 use crate::algorithm::{Algorithm, Limit, Mode, in_words};
-use crate::clock::{Clock, Nanos};
+use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::Action;
-use crate::store::table::{KeyHash, Lookup, Purpose, Table};
+use crate::store::table::{Lookup, Purpose, Table};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -118,20 +118,19 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             let seen = place.at_home();
             let at_home =
                 seen.and_then(|seen| self.swap(seen, limit, (now, false), Cost::ONE, Mode::Check));
-            at_home.map_or_else(
-                || self.admit_anywhere(limit, place.key, now),
-                |verdict| verdict.allowed,
-            )
+            if let Some(verdict) = at_home {
+                return verdict.allowed;
+            }
+            let at = (now, false);
+            match self.step_once(table, limit, place.key, at, Cost::ONE, Mode::Check) {
+                Some(verdict) => verdict.allowed,
+                None => {
+                    self.decide_any(place.key, Cost::ONE, now, Mode::Check)
+                        .allowed
+                }
+            }
         };
         places.iter().map_while(Option::as_ref).map(admit).collect()
-    }
-
-    /// Decides a request of a client that is new or outside of its home lines.
-    #[cold]
-    #[inline(never)]
-    fn admit_anywhere<A: Algorithm>(&self, limit: &A, key: KeyHash, now: Nanos) -> bool {
-        self.step_anywhere(limit, key, (now, false), Cost::ONE, Mode::Check)
-            .allowed
     }
 }
 

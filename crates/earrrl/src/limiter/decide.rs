@@ -14,7 +14,7 @@ use crate::decision::{Action, Outcome, Wait};
 use crate::error::RuleError;
 use crate::rules::atomic;
 use crate::store::ByRank;
-use crate::store::table::{Change, KeyHash, Lookup, ReadEntry, Word};
+use crate::store::table::{Change, KeyHash, Lookup, ReadEntry, Table, Word};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
 /// last reading, and would still deny this much later, is denied without another reading.
@@ -187,19 +187,35 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         mode: Mode,
     ) -> Verdict<'_> {
         while let Some(table) = self.clients.table() {
-            self.clients.reached(at.0);
-            let seen = table.search(key);
-            match self.judge(limit, seen.word(), at, cost, mode) {
-                Some((change, verdict)) => {
-                    if table.apply(key, seen, change, &ByRank(limit, at.0)) {
-                        return verdict;
-                    }
-                }
-                None if at.1 => at = (self.clock.now(), false),
-                None => break,
+            if let Some(verdict) = self.step_once(table, limit, key, at, cost, mode) {
+                return verdict;
             }
+            if !at.1 {
+                break;
+            }
+            at = (self.clock.now(), false);
         }
         self.decide_any(key, cost, at.0, mode)
+    }
+
+    /// Decides a request of a client that is new or outside of its home lines. Returns `None`, with nothing stored, if
+    /// another thread interferes, and where [`judge`](Self::judge) does.
+    #[inline(always)]
+    pub(super) fn step_once<A: Algorithm>(
+        &self,
+        table: &Table,
+        limit: &A,
+        key: KeyHash,
+        at: (Nanos, bool),
+        cost: Cost,
+        mode: Mode,
+    ) -> Option<Verdict<'_>> {
+        self.clients.reached(at.0);
+        let seen = table.search(key);
+        let (change, verdict) = self.judge(limit, seen.word(), at, cost, mode)?;
+        table
+            .apply(key, seen, change, &ByRank(limit, at.0))
+            .then_some(verdict)
     }
 
     /// Returns the verdict on a request, and the change of the client's entry. Returns `None` if the state before or
