@@ -594,19 +594,20 @@ proptest! {
 }
 
 /// Several threads send requests and reset the same few keys, in a table of 32 slots that has a
-/// slot for each key. No key is ever in two slots, or admitted more often than its resets permit.
+/// slot for each key. No key is ever in two slots, or admitted more often than its resets permit. `EARRRL_LONG=1` makes
+/// twenty million decisions.
 #[test]
 fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
     const KEYS: usize = 16;
     const QUOTA: usize = 3;
     let long = std::env::var_os("EARRRL_LONG").is_some();
     for episode in 0..times(if long { 20_000 } else { 300 }) {
-        let threads = [2, 8][episode % 2];
+        let threads = [4, 16][episode % 2];
         let table = Table::new(1).unwrap();
         let [asked, admitted, resets] = [(); 3].map(|()| [(); KEYS].map(|()| AtomicUsize::new(0)));
         let barrier = Barrier::new(threads);
         let work = |thread: usize| {
-            let mut random = (episode * 8 + thread) as u64;
+            let mut random = (episode * 16 + thread) as u64;
             barrier.wait();
             for _ in 0..100 {
                 random = random
