@@ -31,7 +31,7 @@ pub use earrrl::internal::Random;
 pub use interleavings::{Restart, interleavings};
 pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
-pub use reference::ReferenceEngine;
+pub use reference::{ReferenceEngine, decide_all};
 
 /// Runs the whole suite, with a new engine for every part, and returns the number of answers that
 /// were compared.

@@ -6,7 +6,7 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earrrl::algorithm::State;
-use earrrl::internal::{check_name, decide_all, merge_charges, restore_places};
+use earrrl::internal::{Judgement, check_name, combine, merge_charges, restore_places};
 use earrrl::{Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId};
 
 /// An engine for tests, with which every other engine is compared. Its memory grows with the number
@@ -159,4 +159,35 @@ impl Engine for ReferenceEngine {
         inner.states.remove(&(rule, key.to_vec()));
         ready(Ok(()))
     }
+}
+
+/// Judges one request under all `charges` and stores it in their `states`, which are in the same order. No two charges
+/// may have the same rule and key.
+pub fn decide_all(
+    charges: &[(&Rule, Cost)],
+    states: &mut [Option<State>],
+    mode: Mode,
+    now: Nanos,
+) -> Decision {
+    let mut judgements = Vec::with_capacity(charges.len());
+    for (&(rule, cost), state) in charges.iter().zip(&mut *states) {
+        let limit = rule.limit();
+        let allowed = limit.admit(state, now, cost, Mode::Peek);
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.earliest;
+        judgements.push(Judgement::new(rule, allowed, wait));
+    }
+    let all_pass = judgements.iter().all(Judgement::passes);
+    let mut judged = Vec::with_capacity(charges.len());
+    for ((&(rule, cost), state), judgement) in charges.iter().zip(states).zip(judgements) {
+        let mode = judgement.settle(mode, all_pass);
+        let (after, _, figures) = rule.limit().step(state.take(), now, cost, mode);
+        *state = after;
+        judged.push((rule, judgement, figures));
+    }
+    combine(
+        now,
+        judged
+            .iter()
+            .map(|(rule, judgement, figures)| (*rule, judgement, figures)),
+    )
 }

@@ -77,7 +77,7 @@ pub mod internal {
     pub use crate::held::Held;
     pub use crate::nearest::nearest;
     pub use crate::random::Random;
-    pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
+    pub use crate::rules::{Judgement, Report, combine, grant};
     #[cfg(all(feature = "std", target_os = "linux"))]
     pub use crate::store::StateSummary;
     #[cfg(feature = "std")]
@@ -98,11 +98,6 @@ pub mod internal {
         crate::Limit::NAMES
             .iter()
             .filter_map(|names| names.first().copied())
-    }
-
-    /// Returns the example rules of every algorithm.
-    pub fn examples() -> impl Iterator<Item = &'static str> {
-        crate::Limit::EXAMPLES.iter().copied().flatten().copied()
     }
 }
 

@@ -133,9 +133,6 @@ impl Algorithm for Concurrent {
 
     const NAMES: &'static [&'static str] = &["concurrent"];
 
-    const EXAMPLES: &'static [&'static str] =
-        &["concurrent 1 timeout=1s", "concurrent 10 timeout=1m"];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let word = words.next("expected a number of places such as 10")?;
         let places = word

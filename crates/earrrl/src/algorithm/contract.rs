@@ -80,10 +80,6 @@ pub trait Algorithm: Sized {
     /// The names that a rule's text may begin with, the usual name first.
     const NAMES: &'static [&'static str];
 
-    /// Example rules that cover every option, and small, large, fast and slow limits. Tests compare
-    /// engines with each other on these rules.
-    const EXAMPLES: &'static [&'static str];
-
     /// Returns true if a request can be held back until it is allowed. That needs a wait that is
     /// known before the request is stored, and that later requests wait for in turn.
     fn can_delay(&self) -> bool {

@@ -279,13 +279,6 @@ impl Algorithm for Exponential {
 
     const NAMES: &'static [&'static str] = &["exponential"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "exponential 10/1m leaky",
-        "exponential 10/1m strict",
-        "exponential 600/1h leaky",
-        "exponential 0.5/1s strict",
-    ];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, period) = words.quota()?;
         let limit = Self::new(quota, period).map_err(|error| error.at(word.column))?;

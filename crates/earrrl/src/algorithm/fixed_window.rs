@@ -236,20 +236,6 @@ impl Algorithm for FixedWindow {
 
     const NAMES: &'static [&'static str] = &["fixed-window"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "fixed-window 5/1s leaky",
-        "fixed-window 20/1m strict",
-        "fixed-window 5/10s start=first leaky",
-        "fixed-window 500000/1h start=first strict",
-        "fixed-window 50/week leaky",
-        "fixed-window 500/month from=31 leaky",
-        "fixed-window 2000/year from=04-06 leaky",
-        #[cfg(feature = "time-zones")]
-        "fixed-window 20/day tz=Europe/Berlin leaky",
-        #[cfg(feature = "time-zones")]
-        "fixed-window 500/month tz=America/New_York leaky",
-    ];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, period) = words.quota_per()?;
         let policy = words.policy(Policy::Leaky)?;

@@ -21,11 +21,6 @@ macro_rules! algorithms {
         }
 
         $(
-            const _: () = assert!(
-                !<$Algorithm as Algorithm>::EXAMPLES.is_empty(),
-                concat!(stringify!($Algorithm), " has no EXAMPLES, so that no engine is tested with it")
-            );
-
             impl From<$Algorithm> for Limit {
                 fn from(limit: $Algorithm) -> Self {
                     Self::$Algorithm(limit)
@@ -61,10 +56,6 @@ macro_rules! algorithms {
             /// The names of every algorithm; see [`Algorithm::NAMES`].
             pub(crate) const NAMES: &'static [&'static [&'static str]] =
                 &[$($Algorithm::NAMES),*];
-
-            /// The example rules of every algorithm; see [`Algorithm::EXAMPLES`].
-            pub(crate) const EXAMPLES: &'static [&'static [&'static str]] =
-                &[$($Algorithm::EXAMPLES),*];
 
             /// Parses the parameters of the algorithm called `name`; returns `None` if no algorithm
             /// has that name.

@@ -399,14 +399,6 @@ impl Algorithm for RecentAverage {
 
     const NAMES: &'static [&'static str] = &["recent-average"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "recent-average 1/s half-life=10s strict",
-        "recent-average 1/s half-life=10s leaky",
-        "recent-average 0.2/s period=5m strict",
-        "recent-average 1000/s half-life=1ms leaky",
-        "recent-average 20/1m half-life=400d strict",
-    ];
-
     fn can_delay(&self) -> bool {
         true
     }

@@ -124,12 +124,6 @@ impl Algorithm for SlidingCounter {
 
     const NAMES: &'static [&'static str] = &["sliding-counter"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "sliding-counter 5/1s leaky",
-        "sliding-counter 20/1m strict",
-        "sliding-counter 8500000/1h leaky",
-    ];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         Ok(Self {
             terms: Windowed::read(words)?,

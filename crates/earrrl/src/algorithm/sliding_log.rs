@@ -148,9 +148,6 @@ impl Algorithm for SlidingLog {
 
     const NAMES: &'static [&'static str] = &["sliding-log"];
 
-    const EXAMPLES: &'static [&'static str] =
-        &["sliding-log 5/1s leaky", "sliding-log 20/1m strict"];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         Ok(Self {
             terms: Windowed::read(words)?,

@@ -170,12 +170,6 @@ impl Algorithm for SlidingWindow {
 
     const NAMES: &'static [&'static str] = &["sliding-window"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "sliding-window 20/1m sub-windows=60 harsh leaky",
-        "sliding-window 20/1m sub-windows=7 lenient strict",
-        "sliding-window 5/1s",
-    ];
-
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let mut limit = Self::of(Windowed::read(words)?);
         if let Some(word) = words.option("sub-windows")? {

@@ -270,15 +270,6 @@ impl Algorithm for TokenBucket {
 
     const NAMES: &'static [&'static str] = &["token-bucket", "credit-pool", "gcra"];
 
-    const EXAMPLES: &'static [&'static str] = &[
-        "token-bucket 60 refill=1/s",
-        "credit-pool 100 refill=7/m",
-        "credit-pool 2.5 refill=0.3/s",
-        "gcra 3/s burst=10",
-        "gcra 600000007/s burst=40",
-        "gcra 1234567/d burst=5",
-    ];
-
     fn can_delay(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
 //! Decisions on clients that several threads share, under one or several rules.
 //!
-//! The result is that of [`decide_all`](crate::rules::decide_all), also with concurrent requests: a
-//! request is allowed only if every enforcing rule lets it pass, by a judgement that is made in the
-//! same atomic step that stores the request. So no rule ever admits more than its limit.
+//! The result is as if each request were decided alone, also with concurrent ones: it is allowed only if every
+//! enforcing rule lets it pass, by a judgement that is made in the same atomic step that stores the request. So no rule
+//! ever admits more than its limit.
 //!
 //! Word states are charged by compare-and-swap. If a rule then denies the request, its charges to
 //! leaky rules are taken back. Larger states stay locked, in a fixed order, from the judgement

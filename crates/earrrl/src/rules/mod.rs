@@ -16,11 +16,13 @@ pub(crate) mod part;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::algorithm::{Mode, Policy, State};
+#[cfg(feature = "std")]
+use crate::algorithm::State;
+use crate::algorithm::{Mode, Policy};
 use crate::clock::Nanos;
+#[cfg(feature = "std")]
 use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Outcome, Places, Wait};
 use crate::rule::Rule;
@@ -83,6 +85,7 @@ impl Judgement {
 #[cfg(feature = "std")]
 type Judged = (Judgement, Figures);
 
+#[cfg(feature = "std")]
 impl Rule {
     /// Judges a request and computes no figures. Returns the state advanced to `now`.
     fn judge(
@@ -100,7 +103,6 @@ impl Rule {
     }
 
     /// Judges a request, and stores it if `mode` and the judgement require that.
-    #[cfg(feature = "std")]
     fn settle(
         &self,
         state: Option<State>,
@@ -113,36 +115,6 @@ impl Rule {
         let (after, _, figures) = self.limit().step(state, now, cost, mode);
         (after, (judgement, figures))
     }
-}
-
-/// Judges one request under all `charges` and stores it in their `states`, which are in the same
-/// order. No two charges may have the same rule and key.
-pub fn decide_all(
-    charges: &[(&Rule, Cost)],
-    states: &mut [Option<State>],
-    mode: Mode,
-    now: Nanos,
-) -> Decision {
-    let mut judgements = Vec::with_capacity(charges.len());
-    for (&(rule, cost), state) in charges.iter().zip(&mut *states) {
-        let (advanced, judgement) = rule.judge(state.take(), cost, now);
-        *state = advanced;
-        judgements.push(judgement);
-    }
-    let all_pass = judgements.iter().all(Judgement::passes);
-    let mut judged = Vec::with_capacity(charges.len());
-    for ((&(rule, cost), state), judgement) in charges.iter().zip(states).zip(judgements) {
-        let mode = judgement.settle(mode, all_pass);
-        let (after, _, figures) = rule.limit().step(state.take(), now, cost, mode);
-        *state = after;
-        judged.push((rule, judgement, figures));
-    }
-    combine(
-        now,
-        judged
-            .iter()
-            .map(|(rule, judgement, figures)| (*rule, judgement, figures)),
-    )
 }
 
 /// The figures of one rule after a decision, each computed on demand.

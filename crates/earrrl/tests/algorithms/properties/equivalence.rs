@@ -1,6 +1,7 @@
 //! gcra, token-bucket and credit-pool are one algorithm under three names.
 
-use earrrl::{Mode, Nanos, Rule, internal::decide_all};
+use earrrl::{Mode, Nanos, Rule};
+use earrrl_testing::decide_all;
 use proptest::prelude::*;
 
 use super::strategies::{cases, quotas, rates, requests, starts};

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::algorithm::{State, TokenBucket};
-use earrrl::internal::decide_all;
 use earrrl::{Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, Rule};
-use earrrl_testing::ReferenceEngine;
+use earrrl_testing::{ReferenceEngine, decide_all};
 use serde_json::Value;
 
 use super::data::{Vectors, flag, list, number, text, whole};
