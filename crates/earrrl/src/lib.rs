@@ -88,7 +88,7 @@ pub mod internal {
         lock::lock,
         memory::{Notice, Preparation},
         rules::reserve::crowded,
-        store::table::{available::total as memory_in_all, lines::room_for},
+        store::table::available::total as memory_in_all,
         store::{StateDirectory, table, table_bytes},
         survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient},
     };

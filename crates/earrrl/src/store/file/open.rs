@@ -31,7 +31,7 @@ use crate::rule::Rule;
 use crate::store::by_rank::{ByRank, carry};
 use crate::store::random_id;
 use crate::store::table::mapping::Mapping;
-use crate::store::table::region::{Memory, Region};
+use crate::store::table::region::Region;
 use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets_for};
 
 /// The place of the shards: behind the words of the live part.
@@ -254,7 +254,7 @@ impl CheckedFile {
 fn map(file: &NamedFile, sets: usize, capacity: usize) -> Result<(Live, Table), StateError> {
     let length = SETS_AT + sets * SET_BYTES;
     let mapping = file.doing("map", Mapping::new(&file.file, length))?;
-    let memory: Arc<dyn Memory> = Arc::new(mapping);
+    let memory = Arc::new(mapping);
     let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
     let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity);
     live.zip(table)

@@ -14,7 +14,7 @@ pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
 
 /// Allocates memory for `count` items, in huge pages if the system has them. Returns `None` if
 /// there is not enough memory.
-pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
+fn room_for<T>(count: usize) -> Option<Vec<T>> {
     if !available::fits(count.checked_mul(size_of::<T>())?) {
         return None;
     }

@@ -206,14 +206,14 @@ impl Table {
         let bytes = sets
             .checked_add(SHARDS_BYTES)
             .filter(|bytes| fits(*bytes))?;
-        let memory: Arc<dyn Memory> = Arc::new(mapping::Mapping::zeroed(bytes).ok()?);
+        let memory = Arc::new(mapping::Mapping::zeroed(bytes).ok()?);
         Self::mapped(&memory, sets, 0, sets_for(capacity), capacity)
     }
 
     /// Returns the table that other processes share in the same memory: its shards begin at `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
     /// memory, or the processor has no 128-bit compare-and-swap.
     pub(crate) fn mapped(
-        memory: &Arc<dyn Memory>,
+        memory: &Arc<impl Memory + 'static>,
         shards: usize,
         sets_at: usize,
         sets: usize,

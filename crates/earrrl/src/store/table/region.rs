@@ -20,7 +20,7 @@ pub(crate) unsafe trait Shareable: Sync {}
 // SAFETY: an atomic integer accepts all bit patterns.
 unsafe impl Shareable for AtomicU64 {}
 
-/// The owner of mapped memory.
+/// An owner of mapped memory.
 ///
 /// # Safety
 /// [`memory`](Self::memory) must always return the same range, which must be readable, writable and
@@ -34,39 +34,34 @@ pub(crate) unsafe trait Memory: Send + Sync {
 pub(crate) struct Region<T> {
     start: NonNull<T>,
     len: usize,
-    source: Backing,
+    /// The vector or the mapping that has the items. It is freed with the last region in it.
+    _owner: Arc<dyn Send + Sync>,
 }
 
-/// The origin of a region's memory.
-enum Backing {
-    /// A vector with this capacity.
-    Allocated(usize),
-    /// Memory that is unmapped with the last region in it.
-    Mapped { _owner: Arc<dyn Memory> },
-}
-
-// SAFETY: a region is accessed as a slice of its items, and drops them as a vector does.
-unsafe impl<T: Send> Send for Region<T> {}
+// SAFETY: a region is accessed as a slice of its items, whose owner threads may share.
+unsafe impl<T: Sync> Send for Region<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Region<T> {}
 
 impl<T> Region<T> {
     /// Returns a region with the items of a vector.
-    pub(crate) fn allocated(items: Vec<T>) -> Self {
-        let mut items = core::mem::ManuallyDrop::new(items);
-        let start = NonNull::from(&mut **items).cast();
-        let len = items.len();
+    pub(crate) fn allocated(items: Vec<T>) -> Self
+    where
+        T: Send + Sync + 'static,
+    {
+        let owner = Arc::new(items);
         Self {
-            start,
-            len,
-            source: Backing::Allocated(items.capacity()),
+            start: NonNull::from(&owner[..]).cast(),
+            len: owner.len(),
+            _owner: owner,
         }
     }
 
     /// Returns the `len` items that begin `offset` bytes after the start of mapped memory. Returns
     /// `None` if they are not inside of it or not aligned.
-    pub(crate) fn mapped(owner: &Arc<dyn Memory>, offset: usize, len: usize) -> Option<Self>
+    pub(crate) fn mapped<M>(owner: &Arc<M>, offset: usize, len: usize) -> Option<Self>
     where
+        M: Memory + 'static,
         T: Shareable,
     {
         let (start, bytes) = owner.memory();
@@ -80,9 +75,7 @@ impl<T> Region<T> {
         Some(Self {
             start,
             len,
-            source: Backing::Mapped {
-                _owner: Arc::clone(owner),
-            },
+            _owner: Arc::clone(owner) as _,
         })
     }
 }
@@ -92,19 +85,9 @@ impl<T> Deref for Region<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the range holds `len` values of `T`: those of a vector that nothing else uses, or
-        // bytes of a mapping that are a `Shareable` value, whatever they are. Both live as long as
-        // `self`.
+        // SAFETY: the range holds `len` values of `T`: those of a vector that is never changed, or bytes of a
+        // mapping that are a `Shareable` value, whatever they are. Both live as long as `self`.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl<T> Drop for Region<T> {
-    fn drop(&mut self) {
-        if let Backing::Allocated(capacity) = self.source {
-            // SAFETY: these are the parts of the vector that `allocated` took apart.
-            drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) });
-        }
     }
 }
 
@@ -136,7 +119,7 @@ mod tests {
     #[test]
     fn mapped_items_are_within_their_memory_and_shared() {
         let numbers: Vec<_> = (0..4).map(AtomicU64::new).collect();
-        let owner: Arc<dyn Memory> = Arc::new(Leaked(numbers.leak()));
+        let owner = Arc::new(Leaked(numbers.leak()));
         let all = Region::<AtomicU64>::mapped(&owner, 0, 4).unwrap();
         let last = Region::<AtomicU64>::mapped(&owner, 24, 1).unwrap();
         last[0].store(9, Relaxed);

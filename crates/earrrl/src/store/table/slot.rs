@@ -18,7 +18,7 @@ pub struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
 unsafe impl<S: Shareable, const LINE: usize> Shareable for Line<S, LINE> {}
 
 /// The memory operations that the table needs. Every operation is sequentially consistent.
-pub trait Slot: Sync {
+pub trait Slot: Sized + Send + Sync + 'static {
     /// True if an insertion rescans. Only a model that shows what goes wrong without the rescan
     /// sets this to false.
     const RESCANS: bool = true;
@@ -50,10 +50,7 @@ pub trait Slot: Sync {
     /// Returns the slots of a line that may hold the fingerprint, as a bit set that may contain too
     /// many slots but misses none.
     #[inline(always)]
-    fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32
-    where
-        Self: Sized,
-    {
+    fn matches<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> u32 {
         Self::matches_and_free(line, wanted)[0]
     }
 
@@ -61,10 +58,7 @@ pub trait Slot: Sync {
     /// [`matches`](Self::matches) does. Both answers about a slot come from one access to it. It has no branches,
     /// since the place of a key in its line cannot be predicted.
     #[inline(always)]
-    fn matches_and_free<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> [u32; 2]
-    where
-        Self: Sized,
-    {
+    fn matches_and_free<const LINE: usize>(line: &[Self; LINE], wanted: u64) -> [u32; 2] {
         let highs = line.iter().map(Self::high).enumerate();
         highs.fold([0; 2], |[found, free], (nth, high)| {
             let fingerprint = Entry { high, low: 0 }.fingerprint();
@@ -78,10 +72,7 @@ pub trait Slot: Sync {
     fn matches_in<const LINE: usize, const LINES: usize>(
         set: &[Line<Self, LINE>; LINES],
         wanted: u64,
-    ) -> u32
-    where
-        Self: Sized,
-    {
+    ) -> u32 {
         let lines = set.iter().enumerate();
         lines.fold(0, |found, (nth, line)| {
             found | Self::matches(&line.0, wanted) << (nth * LINE)
