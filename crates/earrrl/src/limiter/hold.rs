@@ -184,8 +184,7 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         match actual {
             // Other processes may have reservations of the same bucket.
             Some(actual) => {
-                part.clients
-                    .refunded(self.key, part.rule.limit(), Cost::ZERO);
+                part.refunded(Cost::ZERO);
                 part.correct(&self.reserved, actual, self.limiter.clock.now());
             }
             None => part.forget(&self.reserved),

@@ -152,8 +152,8 @@ impl<C: Clock> Turn<'_, C> {
             }
             (_, state) => (state, ()),
         };
-        part.clients.refunded(part.key, limit, part.cost);
-        part.clients.update(part.key, limit, now, give_up);
+        part.refunded(part.cost);
+        part.update(now, give_up);
     }
 }
 
@@ -230,7 +230,7 @@ impl<K: ?Sized, C: Clock> Queue<K, C> {
                 Err(wait) => (state, Err(TurnError::TooLong(wait))),
             }
         };
-        let taken = part.clients.update(part.key, part.rule.limit(), now, take);
+        let taken = part.update(now, take);
         let (charged, wait) = taken?;
         let wait = wait.saturating_add(random_up_to(patience.jitter));
         Ok(Turn {

@@ -15,7 +15,7 @@ impl<'a> Part<'a> {
     /// allowed.
     pub(crate) fn admit(&self, now: Nanos) -> bool {
         let limit = self.rule.limit();
-        self.clients.update(self.key, limit, now, |mut state| {
+        self.update(now, |mut state| {
             let allowed = limit.admit(&mut state, now, self.cost, Mode::Peek)
                 && limit.admit(&mut state, now, self.cost, Mode::Charge);
             (state, allowed)
@@ -27,11 +27,24 @@ impl<'a> Part<'a> {
         combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
     }
 
-    /// Takes back a charge that was stored at `charged_at`, or the latest one if that is `None`.
+    /// Takes back a charge that was stored at `charged_at`, or the latest one if that is `None`; see [`Limit::refund`].
     pub(crate) fn refund(&self, now: Nanos, charged_at: Option<Nanos>) {
         let limit = self.rule.limit();
-        self.clients
-            .refund(self.key, limit, now, charged_at, self.cost);
+        self.refunded(self.cost);
+        self.update(now, |state| {
+            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
+            let after = limit.refund(state, now, charged_at.unwrap_or(now), self.cost);
+            (after, ())
+        });
+    }
+
+    /// Notes a refund that is about to be made, which makes a bucket full earlier.
+    pub(crate) fn refunded(&self, cost: Cost) {
+        if self.rule.limit().is_bucket() {
+            let live = self.clients.live();
+            live.refunded(self.key.fingerprint(), cost);
+            self.clients.changed(self.key);
+        }
     }
 
     /// Corrects a reservation's estimate to the actual cost.
@@ -41,7 +54,7 @@ impl<'a> Part<'a> {
         }
         let limit = self.rule.limit();
         let correct = |state| (limit.commit(state, now, held, actual), ());
-        self.clients.update(self.key, limit, now, correct);
+        self.update(now, correct);
     }
 
     /// Moves the places of a live reservation under concurrent to `now`. Returns false if they are
@@ -49,20 +62,31 @@ impl<'a> Part<'a> {
     pub(super) fn move_places(&self, now: Nanos, held: &Held) -> bool {
         let limit = self.rule.limit();
         let renew = |state| limit.renew(state, now, held);
-        self.clients.update(self.key, limit, now, renew)
+        self.update(now, renew)
     }
 
     /// Replaces the client's state by `state`, which another store kept, if both stores use the
     /// same limit.
     pub(crate) fn adopt(&self, limit: &Limit, state: Option<State>, now: Nanos) {
         if self.rule.limit() == limit {
-            self.clients.replace(self.key, limit, now, state);
+            self.replace(state, now);
         }
     }
 
     /// Removes the client's state.
     pub(crate) fn reset(&self, now: Nanos) {
-        self.clients.reset(self.key, self.rule.limit(), now);
+        // The copy of a table into another size may have put the client into both of its sets.
+        for _ in 0..2 {
+            self.replace(None, now);
+        }
+    }
+
+    /// Replaces the client's state by another one, which knows nothing of the client's live reservations.
+    fn replace(&self, state: Option<State>, now: Nanos) {
+        // Commits must not correct the new state, nor charges that came before it be corrected after it.
+        self.clients.forget(self.key);
+        self.update(now, |_| (state.clone(), ()));
+        self.clients.forget(self.key);
     }
 
     /// Judges the request and stores it if `mode` and the rule require that, in one atomic step.
@@ -71,7 +95,16 @@ impl<'a> Part<'a> {
         self.visit(None, mode, now, charge)
     }
 
-    /// Passes the client's state to `decide`, which returns the state to keep. A peek is no visit of the client.
+    /// Passes the client's state to `decide`, which returns the state to keep.
+    pub(crate) fn update<R>(
+        &self,
+        now: Nanos,
+        decide: impl Fn(Option<State>) -> (Option<State>, R),
+    ) -> R {
+        self.visit(None, Mode::Charge, now, decide)
+    }
+
+    /// Passes the client's state to `decide`, as [`update`](Self::update) does. A peek is no visit of the client.
     /// `locked` is the client's shard of larger states, if the request has locked it.
     pub(super) fn visit<R>(
         &self,

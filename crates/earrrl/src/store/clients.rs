@@ -12,7 +12,6 @@ use super::states::{Bounds, States, View};
 use super::table::{Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits};
 use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::{Anchor, Nanos};
-use crate::cost::Cost;
 use crate::error::RuleError;
 
 /// The clients of one rule, and their states.
@@ -181,20 +180,8 @@ impl Clients {
         Some(Self::in_map(Arc::clone(&view.states), limit))
     }
 
-    /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
-    /// several times; only the result of its last call counts.
-    pub(crate) fn update<R>(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        now: Nanos,
-        decide: impl Fn(Option<State>) -> (Option<State>, R),
-    ) -> R {
-        self.visit(key, limit, now, Mode::Charge, decide)
-    }
-
-    /// Reads, judges and changes a client's state as [`update`](Self::update) does, but stores nothing new if `mode`
-    /// is a peek.
+    /// Reads, judges and changes a client's state as one atomic step, but stores nothing new if `mode` is a peek. `decide`
+    /// may be called several times; only the result of its last call counts.
     pub(crate) fn visit<R>(
         &self,
         key: KeyHash,
@@ -243,52 +230,10 @@ impl Clients {
         }
     }
 
-    /// Takes back a charge; see [`Limit::refund`].
-    pub(crate) fn refund(
-        &self,
-        key: KeyHash,
-        limit: &Limit,
-        now: Nanos,
-        charged_at: Option<Nanos>,
-        cost: Cost,
-    ) {
-        self.refunded(key, limit, cost);
-        self.update(key, limit, now, |state| {
-            let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
-            (
-                limit.refund(state, now, charged_at.unwrap_or(now), cost),
-                (),
-            )
-        });
-    }
-
-    /// Removes a client.
-    pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) {
-        // The copy of a table into another size may have put the client into both of its sets.
-        for _ in 0..2 {
-            self.replace(key, limit, now, None);
-        }
-    }
-
-    /// Replaces a client's state by another one, which knows nothing of the client's live reservations.
-    pub(crate) fn replace(&self, key: KeyHash, limit: &Limit, now: Nanos, state: Option<State>) {
-        // Commits must not correct the new state, nor charges that came before it be corrected after it.
-        self.forget(key);
-        self.update(key, limit, now, |_| (state.clone(), ()));
-        self.forget(key);
-    }
-
-    fn forget(&self, key: KeyHash) {
+    /// Makes the client's reservations know nothing of its state any longer.
+    pub(crate) fn forget(&self, key: KeyHash) {
         self.changed(key);
         self.live().forget(key.fingerprint());
-    }
-
-    /// Notes a refund that is about to be made, which makes a bucket full earlier.
-    pub(crate) fn refunded(&self, key: KeyHash, limit: &Limit, cost: Cost) {
-        if limit.is_bucket() {
-            self.live().refunded(key.fingerprint(), cost);
-            self.changed(key);
-        }
     }
 
     /// Counts a change that reservations of other processes must know of, if they share the clients.
