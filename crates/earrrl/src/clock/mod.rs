@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 #[cfg(feature = "std")]
-pub(crate) use machine::wall_and_boot;
+pub(crate) use machine::boot;
 #[cfg(feature = "std")]
 pub(crate) use monotonic::Time;
 #[cfg(feature = "std")]

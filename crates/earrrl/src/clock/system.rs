@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::counted::{Counted, Source};
-use super::machine::{Machine, boot_id, wall, wall_and_boot};
+use super::machine::{Machine, boot, boot_id, wall};
 use super::{Clock, Nanos, Sealed, counted, lately};
 
 /// The machine's clock. It reads the processor's counter, corrects it by boot time (which includes
@@ -51,10 +51,9 @@ pub struct Anchor {
 impl Anchor {
     /// Returns the present instant.
     pub(crate) fn present() -> Self {
-        let (wall, boot) = wall_and_boot();
         Self {
-            wall: Nanos::new(wall),
-            boot: Nanos::new(boot),
+            wall: Nanos::new(wall()),
+            boot: Nanos::new(boot()),
             boot_id: boot_id(),
         }
     }

@@ -157,10 +157,8 @@ impl StateFile {
 #[cfg(target_os = "linux")]
 impl Drop for StateFile {
     fn drop(&mut self) {
-        let (_, boot) = crate::clock::wall_and_boot();
-        let Anchor {
-            wall, boot: since, ..
-        } = self.shared.anchor;
-        self.reached(wall + Nanos::new(boot).since(since));
+        let Anchor { wall, boot, .. } = self.shared.anchor;
+        let now = Nanos::new(crate::clock::boot());
+        self.reached(wall + now.since(boot));
     }
 }
