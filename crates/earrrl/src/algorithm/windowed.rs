@@ -115,11 +115,12 @@ macro_rules! windowed {
             /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
             ///
             /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
+            /// # use earrrl::{Cost, Policy, algorithm::FixedWindow};
             /// # use std::time::Duration;
-            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
+            /// // The other limits with a window have the same functions.
+            /// let limit = FixedWindow::new(Cost::from_units(60), Duration::from_secs(60))?;
             /// let strict = limit.with_policy(Policy::Strict);
-            /// # let _ = strict;
+            /// assert_eq!((strict.quota(), strict.window()), (limit.quota(), limit.window()));
             /// # Ok::<(), earrrl::RuleError>(())
             /// ```
             pub fn with_policy(mut self, policy: Policy) -> Self {
@@ -128,29 +129,13 @@ macro_rules! windowed {
             }
 
             /// Returns the cost that is allowed per window.
-            ///
-            /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
-            /// # use std::time::Duration;
-            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
-            /// assert_eq!(limit.quota(), Cost::from_units(60));
-            /// # Ok::<(), earrrl::RuleError>(())
-            /// ```
             pub fn quota(&self) -> Cost {
                 self.terms.quota
             }
 
             /// Returns the length of the window.
-            ///
-            /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
-            /// # use std::time::Duration;
-            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
-            /// assert_eq!(limit.window(), Duration::from_secs(60));
-            /// # Ok::<(), earrrl::RuleError>(())
-            /// ```
-            pub fn window(&self) -> core::time::Duration {
-                core::time::Duration::from_nanos(self.terms.window)
+            pub fn window(&self) -> Duration {
+                Duration::from_nanos(self.terms.window)
             }
 
             /// Returns the length of the window in nanoseconds.
