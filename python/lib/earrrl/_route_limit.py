@@ -44,7 +44,7 @@ class RouteLimit:
         if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
             raise TypeError(f"limit: {_called(view)} is a generator, whose response has begun before it is asked; use Depends(limits.dependency(…))")
         limits, functions, names = self._of(view), self._functions, (CONNECTION, RESPONSE)
-        if inspect.iscoroutinefunction(view):
+        if _returns_coroutine(view):
 
             @functools.wraps(view)
             async def limited(*args, **kwargs):
@@ -232,6 +232,18 @@ def _passes(parameter, kind):
     return issubclass(found, kind) and not issubclass(found, (Request, WebSocket))
 
 
+def _owner(view):
+    """Returns the view that is a class of a method that Django's ``method_decorator`` has bound; ``None`` for others."""
+    bound = inspect.unwrap(view, stop=lambda one: isinstance(one, functools.partial))
+    return getattr(getattr(bound, "func", None), "__self__", None)
+
+
+def _returns_coroutine(view):
+    """Returns whether the result of a view is awaited. Django's ``dispatch`` and the functions of ``as_view`` say it by an
+    attribute, the latter to ``inspect`` only from Python 3.12 on."""
+    return inspect.iscoroutinefunction(view) or hasattr(view, "_is_coroutine") or getattr(_owner(view), "view_is_async", False)
+
+
 def _is_asynchronous(function):
     while isinstance(function, functools.partial):
         function = function.func
@@ -243,13 +255,22 @@ def _called(function):
 
 
 def _identity(view):
-    """Returns what is the same for all copies of a view, such as the methods that Django binds for each request."""
+    """Returns what is the same for all copies of a view, such as the methods that Django binds for each request. Classes
+    inherit ``dispatch``, and Flask makes one function of each, but each is a view of its own."""
+    owner, name = _owner(view), getattr(view, "__name__", None)
     view = inspect.unwrap(getattr(view, "view_class", view))
-    return getattr(view, "__code__", view)
+    return owner and type(owner), getattr(view, "__code__", view), name
 
 
 def _name_of(view):
     """Returns the name of a rule from the module and the name of a view."""
-    view = getattr(view, "view_class", view)
-    full = f"{getattr(view, '__module__', '')}-{_called(view)}".replace("<locals>", "").lower()
+    if owner := _owner(view):
+        module, called = type(owner).__module__, f"{_called(type(owner))}.{view.__name__}"
+    else:
+        view = getattr(view, "view_class", view)
+        module, called = getattr(view, "__module__", ""), _called(view)
+        # Flask gives the functions of classes the names of their endpoints.
+        if not called.endswith(name := getattr(view, "__name__", "")):
+            called = name
+    full = f"{module}-{called}".replace("<locals>", "").lower()
     return re.sub("[^a-z0-9_]+", "-", full).strip("-_")[-64:].lstrip("-_") or "limit"
