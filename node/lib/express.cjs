@@ -26,8 +26,12 @@ function rateLimit(service, limit, options) {
   };
 }
 
-// Returns the path by which Express looks for the route; otherwise the target.
-const targetOf = ({ baseUrl, path, originalUrl, url }) => (typeof path === "string" ? afterHost(baseUrl + path) : (originalUrl ?? url));
+// Returns the path by which Express looks for the route, without what express-ws adds to that of a WebSocket; otherwise the
+// target.
+function targetOf({ baseUrl, path, originalUrl, url, ws }) {
+  if (typeof path !== "string") return originalUrl ?? url;
+  return afterHost(baseUrl + (ws ? path.replace(/\/\.websocket$/, "") : path));
+}
 
 // Returns the route, which Express knows in the middlewares of the route itself.
 const routeOf = ({ baseUrl = "", route }) => route && baseUrl + String(route.path);

@@ -1,6 +1,7 @@
 // Rate limits for Fastify.
 "use strict";
 const { createHash } = require("node:crypto");
+const { isObject } = require("./limiter.cjs");
 const { afterHost, checkMiddleware, judge } = require("./node.cjs");
 const { routeOf } = require("./stores.cjs");
 
@@ -35,7 +36,7 @@ function rateLimit(limits, { respond } = {}) {
 
 // Returns the rules of a route, which is named after its method and path unless the configuration has a name.
 function routeLimits(limits, { method, url }, config) {
-  const { limit, respond, ...rule } = typeof config === "string" || Array.isArray(config) ? { limit: config } : config;
+  const { limit, respond, ...rule } = isObject(config) && !Array.isArray(config) ? config : { limit: config };
   const route = routeOf(method, url);
   const readable = route.toLowerCase().replace(/[^a-z0-9_]+/g, "-").slice(0, 50);
   const hash = createHash("sha256").update(route).digest("hex").slice(0, 8);

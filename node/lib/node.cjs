@@ -95,9 +95,11 @@ function byName(list) {
   return Object.fromEntries(pairs.map(([name, value]) => [String(name).toLowerCase(), value]));
 }
 
-// Returns the rules and the options of a middleware: those of a route, if a limit stands before the options.
+// Returns the rules and the options of a middleware: those of a route, if a limit stands before the options. A limit that
+// is missing there, such as a variable of the environment, is an error of the route.
 function chosen(limits, limit, options) {
-  if (typeof limit !== "string" && !Array.isArray(limit)) return [limits, limit ?? {}];
+  const isOfRoute = options !== undefined || Array.isArray(limit) || !isObject(limit ?? {});
+  if (!isOfRoute) return [limits, limit ?? {}];
   checkMiddleware(limits, {});
   const { respond, peer, ...rule } = options ?? {};
   return [limits.route(limit, rule), { respond, peer }];

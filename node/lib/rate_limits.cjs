@@ -54,6 +54,7 @@ class RateLimits {
     const settings = { ...options, limit: String(limit) };
     if (known?.settings && haveEqualValues(known.settings, settings)) return known.limits;
     const texts = typeof limit === "string" ? limit.split(";").map((text) => text.trim()) : limit;
+    if (!Array.isArray(texts)) throw new TypeError(`limit: ${kindOf(limit)} is no limit; expected a text such as 5/minute`);
     if (texts.length === 0) throw new Error("limit: an empty array; expected at least one limit, such as 5/minute");
     const only = options.plans?.length ? "plans" : options.limitBy && "limitBy";
     if (only && texts.length > 1) throw new Error(`${only}: a limit with ${only} has one text`);

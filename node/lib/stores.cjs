@@ -121,10 +121,11 @@ function answer(callback, count) {
   callback(null, { current, ttl });
 }
 
-// Returns the name of a route of Fastify. Its HEAD has the limit of its GET.
+// Returns the name of a route of Fastify. Its HEAD has the limit of its GET, for which Fastify makes a route of its own,
+// also if the route of the GET has more methods.
 function routeOf(method, url) {
-  const verbs = [method].flat().filter((one) => one !== "HEAD");
-  return `${verbs.join("-") || "GET"} ${url}`;
+  const verbs = [method].flat().map((verb) => (verb === "HEAD" ? "GET" : verb));
+  return `${verbs.includes("GET") ? "GET" : verbs.join("-")} ${url}`;
 }
 
 // A storage for @nestjs/throttler.

@@ -164,6 +164,37 @@ test("keys are strings, whole numbers, bigints and buffers", async () => {
   }
 });
 
+test("Fastify: HEAD counts as GET, also of a route with more methods", async () => {
+  const app = Fastify();
+  await app.register(forFastify(new RateLimits()));
+  app.route({ method: ["POST", "GET"], url: "/", config: { rateLimit: "3/day" }, handler: () => "hello" });
+  for (const limit of [false, null]) app.get(`/${limit}`, { config: { rateLimit: limit } }, () => "hello");
+  const statuses = [];
+  for (const method of ["GET", "HEAD", "POST", "HEAD", "GET"]) statuses.push((await app.inject({ method, url: "/" })).statusCode);
+  assert.deepEqual(statuses, [200, 200, 200, 429, 429]);
+  for (const limit of [false, null]) assert.match((await app.inject(`/${limit}`)).body, new RegExp(`limit: ${limit} is no limit`));
+});
+
+test("Express: paths of rules hold for WebSockets of express-ws", async () => {
+  const app = express();
+  // express-ws looks for the handler of a WebSocket by a path of its own.
+  app.use((request, response, next) => {
+    request.ws = {};
+    request.url = `${request.url}/.websocket`;
+    next();
+  });
+  app.use(forExpress(new RateLimits([{ name: "login", limit: "1/day", paths: "/login" }])));
+  app.get("/login/.websocket", (request, response) => response.send("hello"));
+  const server = await listening(app.listen(0, "127.0.0.1"));
+  try {
+    const statuses = [];
+    for (let turn = 0; turn < 2; turn++) statuses.push(Number((await answer(server.address().port, "/login")).split(" ")[1]));
+    assert.deepEqual(statuses, [200, 429]);
+  } finally {
+    server.close();
+  }
+});
+
 test("limits that are made in each request end", () => {
   const limits = new RateLimits([], { capacity: 1 });
   for (let turn = 0; turn < 1000; turn++) limits.route("1/day");
@@ -182,4 +213,8 @@ test("mistakes", () => {
   }
   assert.throws(() => new RateLimits([], { path: "/dev/shm/unnamed" }).route("5/day"), /name: a limit on a route that processes share needs a name/);
   assert.throws(() => forExpress({}, "5/minute"), /limits: expected RateLimits/);
+  for (const [limit, shown] of [[undefined, "undefined"], [null, "null"], [5, "5"], [{ name: "a" }, "an object"]]) {
+    assert.throws(() => forExpress(limits, limit, { name: "a" }), new RegExp(`limit: ${shown} is no limit; expected a text such as 5/minute`));
+  }
+  assert.throws(() => forExpress(limits, 5), /limit: 5 is no limit/);
 });
