@@ -24,7 +24,6 @@ function rateLimit(limits, { respond } = {}) {
       // Fastify has one object for the configuration of each route.
       const config = request.routeOptions?.config;
       if (config?.rateLimit === undefined) return apply(limits, request, reply, respond, next);
-      if (limits.isEmpty) return applyRoute(config, request, reply, next);
       apply(limits, request, reply, respond, (error) => (error ? next(error) : applyRoute(config, request, reply, next)));
     });
     done();

@@ -8,7 +8,6 @@ const { isObject } = require("./limiter.cjs");
 // headers. Returns a promise only if the request waits for something, since promises take longer than decisions.
 // `targetOf` and `routeOf` are called only if a rule reads the target or the route.
 function judge(limits, raw, request, response, targetOf, routeOf) {
-  if (limits.isEmpty) return { verdict: null, settlement: null };
   const { method, headers, socket } = raw;
   const target = limits.readsTarget ? targetOf(request) : "/";
   const route = limits.readsRoute ? routeOf(request) : undefined;

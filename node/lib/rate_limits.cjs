@@ -29,7 +29,6 @@ class RateLimits {
     this.isAwaited = kind === ROUTE && this.#asks;
     this.#native = new NativeLimits(this.#rules.map((rule) => nativeRule(rule, kind === ROUTE)), withClock(options), figures);
     this.#decide = this.#native.judge();
-    this.isEmpty = rules.length === 0;
     this.headers = this.#native.headers;
     this.readsTarget = this.#native.readsTarget;
     this.readsRoute = this.#native.readsRoute;
@@ -81,7 +80,7 @@ class RateLimits {
 
   #judge(answers, method, target, headers, peer, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
-    if (this.isEmpty) return new PlainPassing("");
+    if (this.#rules.length === 0) return new PlainPassing("");
     let read;
     for (const name of this.headers) if (headers[name] !== undefined) (read ??= []).push(name, String(headers[name]));
     const judged = this.#decide(method, target, read, peer, answers, this.readsRoute ? route : undefined);
