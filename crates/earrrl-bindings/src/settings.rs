@@ -55,13 +55,14 @@ impl RuleOptions {
         Ok(Self { action, max_cost })
     }
 
-    /// Returns the rule of a text with these options. The text may be a plain limit, such as `5/minute`.
+    /// Returns the rule of a text with these options. The text may be a plain limit, as slowapi, flask-limiter and other
+    /// packages write it: `5/minute` and `5 per 10 minutes` are fixed windows.
     ///
     /// # Errors
     /// Returns an error for a text that is no rule, for `concurrent`, which counts reservations, and for options that
     /// the rule cannot have.
     pub fn rule(&self, text: &str) -> Result<Rule, Error> {
-        let mut rule = parse_rule(text)?;
+        let mut rule: Rule = plain_limit(text).as_deref().unwrap_or(text).parse()?;
         rule.accept_mode(Mode::Check)?;
         if let Some(max_cost) = self.max_cost {
             rule = rule.with_max_cost(max_cost)?;
@@ -70,24 +71,16 @@ impl RuleOptions {
     }
 }
 
-/// Parses a rule, or a plain limit as slowapi, flask-limiter and other packages write it: `5/minute` and `5 per 10 minutes`
-/// are fixed windows.
-///
-/// # Errors
-/// Returns an error for a text that is neither.
-pub(crate) fn parse_rule(text: &str) -> Result<Rule, Error> {
-    Ok(plain_limit(text).as_deref().unwrap_or(text).parse()?)
-}
-
 /// Returns another limit for the clients of a rule, with its action and its greatest cost.
 ///
 /// # Errors
 /// Returns an error for a text that is no rule, for `concurrent`, and for a limit that cannot have the action.
 pub(crate) fn limit_like(rule: &Rule, text: &str) -> Result<Rule, Error> {
-    let limit = parse_rule(text)?;
-    limit.accept_mode(Mode::Check)?;
-    let limit = limit.with_max_cost(rule.max_cost())?;
-    Ok(limit.with_action(rule.action())?)
+    let options = RuleOptions {
+        action: rule.action(),
+        max_cost: Some(rule.max_cost()),
+    };
+    options.rule(text)
 }
 
 /// Returns the text of the rule that a plain limit means; `None` if the text is no plain limit.
@@ -176,6 +169,7 @@ mod tests {
 
     #[test]
     fn plain_limits_are_fixed_windows() {
+        let options = RuleOptions::new(None, None, None).unwrap();
         for (text, rule) in [
             ("5/minute", "fixed-window 5/1m"),
             ("5 per 10 minutes", "fixed-window 5/10m"),
@@ -184,7 +178,7 @@ mod tests {
             ("1/s", "fixed-window 1/1s"),
             ("gcra 1/s burst=5", "gcra 1/s burst=5"),
         ] {
-            assert_eq!(parse_rule(text).unwrap().to_string(), rule, "{text}");
+            assert_eq!(options.rule(text).unwrap().to_string(), rule, "{text}");
         }
         for text in [
             "",
@@ -196,9 +190,9 @@ mod tests {
             "5/0s",
             "0/minute",
         ] {
-            assert!(parse_rule(text).is_err(), "{text}");
+            assert!(options.rule(text).is_err(), "{text}");
         }
         let huge = format!("5/{}years", u64::MAX);
-        assert!(parse_rule(&huge).is_err());
+        assert!(options.rule(&huge).is_err());
     }
 }
