@@ -186,6 +186,7 @@ fn judge(
     let head = RequestHead {
         method: &method,
         target: Target::Sent(target.as_bytes()),
+        below: None,
         peer: peer.as_deref(),
         route: optional("route", call.get(5)?, value::text)?,
         headers: read_headers(limits, headers.as_deref().unwrap_or_default()),

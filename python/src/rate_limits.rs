@@ -95,8 +95,13 @@ impl RateLimits {
 
     /// Judges a request: ``path`` has the bytes of the decoded path, ``headers`` are pairs of bytes, ``peer`` is the
     /// connection's address, ``request`` is what the functions of the rules get, and ``route`` is what the framework has
-    /// found. Returns a ``Passing`` or a ``Refusal``.
-    #[pyo3(signature = (method, path, headers, peer, request, route=None))]
+    /// found; the path begins with a prefix of so many bytes, with which a proxy or a mounting application has extended
+    /// it. Returns a ``Passing`` or a ``Refusal``.
+    #[pyo3(signature = (method, path, headers, peer, request, route=None, prefix=0))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "an object would have to be made for each request"
+    )]
     fn judge<'py>(
         slf: &Bound<'py, Self>,
         method: &str,
@@ -105,12 +110,17 @@ impl RateLimits {
         peer: Option<&str>,
         request: &Bound<'py, PyAny>,
         route: Option<String>,
+        prefix: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
         let mut head = RequestHead {
             method,
             target: Target::Decoded(path),
+            below: path
+                .get(prefix..)
+                .map(Target::Decoded)
+                .filter(|_| prefix > 0),
             peer,
             route,
             headers: this.read_headers(headers)?,

@@ -112,3 +112,36 @@ def test_routes_of_starlette():
 def test_targets_that_are_no_uri():
     service = Wsgi(lambda environ, start_response: start_response("200 OK", []) or [], RateLimits([Rule("path", "gcra 1/h burst=1", "path")]))
     assert [wsgi(service, path)[0] for path in ["/a b", "/a c", '/a"', "/é", "/a b", "/A%20B"]] == [200, 200, 200, 200, 429, 200]
+
+
+def test_paths_are_those_of_the_application_below_a_prefix():
+    from flask import Flask
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Mount, Route
+    from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+    flask = Flask("service")
+    flask.add_url_rule("/login", "login", lambda: "REACHED")
+    page = Starlette(routes=[Route("/login", lambda request: PlainTextResponse("REACHED"))])
+    for paths in ("/login", "/shop/login"):
+        limits = [RateLimits([Rule("paths", "2/day", paths=paths)]) for _ in range(3)]
+        services = [
+            (wsgi, DispatcherMiddleware(None, {"/shop": Wsgi(flask.wsgi_app, limits[0])}), "/shop/login"),
+            # A proxy has taken the prefix from the path, of which uvicorn's --root-path informs the application.
+            (asgi, with_root_path(Asgi(page, limits[1])), "/shop/login"),
+            (asgi, with_root_path(Asgi(Starlette(routes=[Mount("/", page)]), limits[2])), "/shop/login"),
+        ]
+        for call, app, path in services:
+            assert [call(app, path)[0] for _ in range(3)] == [200, 200, 429]
+    # A middleware of a mounted application knows the path from the whole application on.
+    part = Asgi(page, RateLimits([Rule("paths", "2/day", paths="/part/login")]))
+    app = with_root_path(Starlette(routes=[Mount("/part", part)]))
+    assert [asgi(app, "/shop/part/login")[0] for _ in range(3)] == [200, 200, 429]
+
+
+def with_root_path(app):
+    async def proxied(scope, receive, send):
+        await app({**scope, "root_path": "/shop"}, receive, send)
+
+    return proxied

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use earrrl::{Charge, Cost, Decision, Engine as _, ManualClock, Rule, RuleId};
-use earrrl_tower::key::{RequestTarget, Route};
+use earrrl_tower::key::{RequestTarget, Route, TargetBelow};
 use earrrl_tower::{
     AddressSource, ClientAddress, Judged, Passed, PeerAddress, Prefixes, RateLimitLayer,
     RequestAttribute, Settlement, Verdict, bounded_key,
@@ -86,6 +86,8 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// The target as the client has sent it, or the path that was decoded from it.
     pub target: Target<'a>,
+    /// The target below the prefix of the application, if it has one.
+    pub below: Option<Target<'a>>,
     /// The address of the connection, as a text.
     pub peer: Option<&'a str>,
     /// The route that the framework has found.
@@ -192,6 +194,9 @@ impl RateLimits {
         let extensions = &mut parts.extensions;
         if self.reads(&RequestAttribute::Path) {
             extensions.insert(RequestTarget(head.target.sent().into()));
+            if let Some(below) = head.below {
+                extensions.insert(TargetBelow(below.sent().into()));
+            }
         }
         if let Some(Ok(address)) = head.peer.map(str::parse::<IpAddr>) {
             extensions.insert(PeerAddress(address));

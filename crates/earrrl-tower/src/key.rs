@@ -150,6 +150,11 @@ pub struct PeerAddress(pub IpAddr);
 #[derive(Clone, Debug)]
 pub struct RequestTarget(pub Bytes);
 
+/// The target of a request below the prefix of its application, as a proxy or a mounting application adds one. Rules with
+/// [`paths`](crate::RequestRule::paths) apply to it as to the whole target.
+#[derive(Clone, Debug)]
+pub struct TargetBelow(pub Bytes);
+
 /// Returns the target of a request, or the path of its URI.
 pub(crate) fn target(request: &Parts) -> &[u8] {
     let target = request.extensions.get::<RequestTarget>();

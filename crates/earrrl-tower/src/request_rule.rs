@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::response;
 
 use crate::hints::Hints;
-use crate::key::{Key, target};
+use crate::key::{Key, TargetBelow, target};
 use crate::path::PathPattern;
 
 type OfRequest<T> = Box<dyn Fn(&Parts) -> T + Send + Sync>;
@@ -130,9 +130,10 @@ impl RequestRule {
 
     /// Returns true if the rule does not apply to a request, because of its path or an exemption.
     pub(crate) fn passes_over(&self, request: &Parts) -> bool {
+        let is_there = |target: &[u8]| self.paths.iter().any(|path| path.matches(target));
         let is_elsewhere = || {
-            let target = target(request);
-            !self.paths.iter().any(|path| path.matches(target))
+            let below = request.extensions.get::<TargetBelow>();
+            !is_there(target(request)) && !below.is_some_and(|below| is_there(&below.0))
         };
         !self.paths.is_empty() && is_elsewhere()
             || self.exempt.as_ref().is_some_and(|exempt| exempt(request))

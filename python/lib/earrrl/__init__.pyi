@@ -180,6 +180,7 @@ class RateLimits:
         peer: Optional[str],
         request: Any,
         route: Optional[str] = None,
+        prefix: int = 0,
     ) -> Union[Passing, Refusal]: ...
     def limit(
         self,

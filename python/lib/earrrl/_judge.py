@@ -6,7 +6,10 @@ def judge_scope(limits, scope, request, route=None):
     peer = scope.get("client")
     # Frameworks find the route by the decoded path, not by the spelling in `raw_path`.
     path = scope["path"].encode(errors="replace")
-    return limits.judge(scope.get("method", "GET"), path, list(scope["headers"]), peer and peer[0], request, route)
+    # Starlette adds the prefixes of mounted applications to `root_path`, to which the rules' paths belong.
+    root = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/").encode(errors="replace")
+    prefix = len(root) if path.startswith(root + b"/") else 0
+    return limits.judge(scope.get("method", "GET"), path, list(scope["headers"]), peer and peer[0], request, route, prefix)
 
 
 class EnvironJudge:
@@ -21,10 +24,10 @@ class EnvironJudge:
     def __call__(self, environ, request, route=None):
         """Judges the request of an environment. The functions of the rules get ``request``."""
         headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
-        path = b"/"
+        path, prefix = b"/", environ.get("SCRIPT_NAME", "")
         if self._reads_target:
-            path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
-        return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route)
+            path = (prefix + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
+        return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route, len(prefix))
 
 
 def added(passing, status, headers):
