@@ -6,7 +6,7 @@ the response.
 
 import sys
 
-from ._judge import added, texts
+from ._judge import added, refused, texts
 
 # The parameters in which FastAPI passes the request and the headers of the response, unless the view has its own for them:
 # FastAPI passes each of the two in one parameter only.
@@ -72,6 +72,7 @@ class FlaskVisit(_EnvironVisit):
         from werkzeug.exceptions import HTTPException, default_exceptions
 
         headers, body = refused(refusal, respond, self.request)
+        headers = texts(headers)
         response = self._flask.Response(body, refusal.status, headers)
         error = default_exceptions.get(refusal.status, HTTPException)(response=response)
         error.refusal = refusal
@@ -107,18 +108,9 @@ class DjangoVisit(_EnvironVisit):
         from django.http import HttpResponse  # type: ignore[import-untyped]
 
         headers, body = refused(refusal, respond, self.request)
-        return HttpResponse(body, status=refusal.status, headers=dict(headers))
+        return HttpResponse(body, status=refusal.status, headers=dict(texts(headers)))
 
     def answered(self, passing, result):
         for name, value in added(passing, result.status_code, result.items()):
             result[name] = f"{result[name]}, {value}" if name in result else value
         return result
-
-
-def refused(refusal, respond, request):
-    """Returns the headers and the body of a denial."""
-    headers, body = texts(refusal.headers), refusal.body
-    if respond:
-        kind, body = respond(request, refusal)
-        headers = [pair for pair in headers if pair[0] != "content-type"] + [("content-type", kind)]
-    return headers, body

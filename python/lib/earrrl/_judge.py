@@ -30,6 +30,15 @@ class EnvironJudge:
         return self._limits.judge(environ["REQUEST_METHOD"], path, headers, environ.get("REMOTE_ADDR"), request, route, len(prefix))
 
 
+def refused(refusal, respond, request):
+    """Returns the headers and the body of a denial, for which a function of the application may choose another body."""
+    headers, body = refusal.headers, refusal.body
+    if respond:
+        kind, body = respond(request, refusal)
+        headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
+    return headers, body
+
+
 def added(passing, status, headers):
     """Returns the headers to add to a response, whose own are ``headers``; all of them are texts, as WSGI has them."""
     return texts(passing.leave(status, raw(headers) if passing.reads_response else []))

@@ -5,8 +5,7 @@ import json
 from starlette.exceptions import HTTPException, WebSocketException
 from starlette.responses import Response
 
-from ._frameworks import refused
-from ._judge import judge_scope, texts
+from ._judge import judge_scope, refused, texts
 
 
 class RateLimitExceeded(HTTPException):
@@ -45,7 +44,7 @@ class Visit:
         """Raises the exception of the status, and sees to it that the application has a handler for it."""
         headers, body = refused(refusal, respond, self.request)
         handlers, _ = self.request.scope.get("starlette.exception_handlers", ({}, {}))
-        error = RateLimitExceeded(refusal, headers, body)
+        error = RateLimitExceeded(refusal, texts(headers), body)
         if self.request.scope["type"] == "websocket":
             handlers.setdefault(_WebSocketExceeded, _close)
             raise _WebSocketExceeded(error.response)

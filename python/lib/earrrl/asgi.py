@@ -9,7 +9,7 @@
 
 from . import Refusal
 from ._arguments import check
-from ._judge import judge_scope
+from ._judge import judge_scope, refused
 from ._routes import route_of_asgi
 
 
@@ -72,10 +72,7 @@ class RateLimitMiddleware:
                 # Without the extension, the server answers 403.
                 return await send({"type": "websocket.close", "code": 1008})
             prefix = "websocket.http"
-        headers, body = refusal.headers, refusal.body
-        if self.respond:
-            kind, body = self.respond(scope, refusal)
-            headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
+        headers, body = refused(refusal, self.respond, scope)
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
         await send({"type": f"{prefix}.response.body", "body": body})

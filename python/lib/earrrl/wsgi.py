@@ -18,7 +18,7 @@ from http import HTTPStatus
 
 from . import Refusal
 from ._arguments import check
-from ._judge import EnvironJudge, added, texts
+from ._judge import EnvironJudge, added, refused, texts
 from ._routes import route_of_wsgi
 
 
@@ -78,10 +78,7 @@ class RateLimitMiddleware:
         return body if answered else started_later(body)
 
     def _refuse(self, refusal, environ, start_response):
-        headers, body = refusal.headers, refusal.body
-        if self.respond:
-            kind, body = self.respond(environ, refusal)
-            headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
+        headers, body = refused(refusal, self.respond, environ)
         start_response(_status_line(refusal.status), [*texts(headers), ("content-length", str(len(body)))])
         return [body]
 
