@@ -1,6 +1,6 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { afterHost, append, checkMiddleware, chosen, judge } = require("./node.cjs");
+const { afterHost, checkMiddleware, chosen, judge, withBody } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
@@ -37,11 +37,10 @@ function targetOf({ baseUrl, path, originalUrl, url, ws }) {
 const routeOf = ({ baseUrl = "", route }) => route && baseUrl + String(route.path);
 
 function refuse(refusal, request, response, respond) {
-  for (const [name, value] of refusal.headers) append(response, name, value);
-  const own = respond?.(request, refusal);
-  if (own) response.setHeader("content-type", own.type);
-  response.statusCode = refusal.status;
-  response.end(own ? own.body : refusal.body);
+  const { status, headers, body } = withBody(refusal, respond, request);
+  for (const [name, value] of headers) response.setHeader(name, value);
+  response.statusCode = status;
+  response.end(body);
 }
 
 // The default export too, as that of express-rate-limit.

@@ -2,7 +2,7 @@
 "use strict";
 const { createHash } = require("node:crypto");
 const { isObject } = require("./limiter.cjs");
-const { afterHost, checkMiddleware, judge } = require("./node.cjs");
+const { afterHost, checkMiddleware, judge, withBody } = require("./node.cjs");
 const { routeOf } = require("./stores.cjs");
 
 function rateLimit(limits, { respond } = {}) {
@@ -70,12 +70,11 @@ const targetOf = ({ originalUrl }) => afterHost(originalUrl);
 const urlOf = ({ routeOptions }) => routeOptions?.url ?? "";
 
 function refuse(refusal, request, reply, respond) {
-  reply.code(refusal.status);
-  for (const [name, value] of refusal.headers) reply.header(name, value);
-  const own = respond?.(request, refusal);
-  if (own) reply.type(own.type);
+  const { status, headers, body } = withBody(refusal, respond, request);
+  reply.code(status);
+  for (const [name, value] of headers) reply.header(name, value);
   // Fastify adds a charset to the type of a text.
-  reply.send(Buffer.from(own ? own.body : refusal.body));
+  reply.send(Buffer.from(body));
 }
 
 // The default export too.

@@ -1,7 +1,7 @@
 // Rate limits for Hono.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
-const { checkMiddleware, chosen } = require("./node.cjs");
+const { checkMiddleware, chosen, withBody } = require("./node.cjs");
 
 // The connection's address under @hono/node-server.
 const socketOf = (context) => context.env?.incoming?.socket?.remoteAddress;
@@ -31,10 +31,8 @@ function rateLimit(service, limit, options) {
 }
 
 function refuse(refusal, context, respond) {
-  const headers = new Headers(refusal.headers);
-  const own = respond?.(context, refusal);
-  if (own) headers.set("content-type", own.type);
-  return new Response(own ? own.body : refusal.body, { status: refusal.status, headers });
+  const { status, headers, body } = withBody(refusal, respond, context);
+  return new Response(body, { status, headers });
 }
 
 // The default export too.

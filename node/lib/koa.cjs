@@ -1,6 +1,6 @@
 // Rate limits for Koa.
 "use strict";
-const { afterHost, checkMiddleware, chosen, judge } = require("./node.cjs");
+const { afterHost, checkMiddleware, chosen, judge, withBody } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
@@ -28,11 +28,10 @@ function routeOf({ matched, method }) {
 }
 
 function refuse(refusal, context, respond) {
-  context.status = refusal.status;
-  for (const [name, value] of refusal.headers) context.append(name, value);
-  const own = respond?.(context, refusal);
-  if (own) context.set("content-type", own.type);
-  context.body = own ? own.body : refusal.body;
+  const { status, headers, body } = withBody(refusal, respond, context);
+  context.status = status;
+  for (const [name, value] of headers) context.set(name, value);
+  context.body = body;
 }
 
 // The default export too.

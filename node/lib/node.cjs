@@ -94,6 +94,14 @@ function byName(list) {
   return Object.fromEntries(pairs.map(([name, value]) => [String(name).toLowerCase(), value]));
 }
 
+// Returns a denial with the body that a function of the application may choose.
+function withBody(refusal, respond, request) {
+  const own = respond?.(request, refusal);
+  if (!own) return refusal;
+  const headers = refusal.headers.filter(([name]) => name !== "content-type");
+  return { status: refusal.status, headers: [...headers, ["content-type", own.type]], body: own.body };
+}
+
 // Returns the rules and the options of a middleware: those of a route, if a limit stands before the options. A limit that
 // is missing there, such as a variable of the environment, is an error of the route.
 function chosen(limits, limit, options) {
@@ -112,4 +120,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { afterHost, append, checkMiddleware, chosen, judge };
+module.exports = { afterHost, checkMiddleware, chosen, judge, withBody };

@@ -175,6 +175,19 @@ test("Fastify: HEAD counts as GET, also of a route with more methods", async () 
   for (const limit of [false, null]) assert.match((await app.inject(`/${limit}`)).body, new RegExp(`limit: ${limit} is no limit`));
 });
 
+test("a denial has its own type, whatever an earlier middleware has set", async () => {
+  const limits = () => new RateLimits([{ name: "all", limit: "1/day", cost: 2 }]);
+  const typed = express();
+  typed.use((request, response, next) => next(response.type("html") && undefined));
+  const typedKoa = new Koa();
+  typedKoa.use((context, next) => ((context.type = "html"), next()));
+  for (const app of [typed.use(forExpress(limits())), typedKoa.use(forKoa(limits()))]) {
+    const server = await listening(app.listen(0, "127.0.0.1"));
+    assert.match(await answer(server.address().port, "/"), /^HTTP\/1.1 429 [^]*\ncontent-type: application\/problem\+json\r\n/i);
+    server.close();
+  }
+});
+
 test("Express: paths of rules hold for WebSockets of express-ws", async () => {
   const app = express();
   // express-ws looks for the handler of a WebSocket by a path of its own.
