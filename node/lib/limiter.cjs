@@ -7,8 +7,8 @@ const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny
 const [CHECK, PEEK, CHARGE] = [0, 1, 2];
 
 // The places of the figures of a decision, in the order of src/figures.rs.
-const FIGURES = ["ALLOWED", "OUTCOME", "REMAINING", "RETRY_AFTER", "EARLIEST", "RESET_AFTER", "RATE", "LIMIT", "DELAY", "AT", "UNITS", "SECONDS", "RETRY_AFTER_SECONDS"];
-const [ALLOWED, OUTCOME, REMAINING, RETRY_AFTER, EARLIEST, RESET_AFTER, RATE, LIMIT, DELAY, AT, UNITS, SECONDS, RETRY_AFTER_SECONDS] = FIGURES.keys();
+const FIGURES = ["ALLOWED", "OUTCOME", "REMAINING", "RETRY_AFTER", "EARLIEST", "RESET_AFTER", "RATE", "LIMIT", "DELAY", "AT", "UNITS", "SECONDS"];
+const [ALLOWED, OUTCOME, REMAINING, RETRY_AFTER, EARLIEST, RESET_AFTER, RATE, LIMIT, DELAY, AT, UNITS, SECONDS] = FIGURES.keys();
 
 // The figures of the last decision. Every decision copies them at once. The native module keeps the address of its
 // memory, so nothing but the native module may get this array.
@@ -32,13 +32,12 @@ class Decision {
     this.at = figures[AT];
     this.units = figures[UNITS];
     this.seconds = figures[SECONDS];
-    this.retryAfterSeconds = figures[RETRY_AFTER_SECONDS];
   }
 
   headers() {
     const headers = { "RateLimit-Policy": this.#native.policyHeader };
     if (!Number.isNaN(this.units)) headers.RateLimit = this.#native.limitHeader(this.units, this.seconds);
-    if (!Number.isNaN(this.retryAfterSeconds)) headers["Retry-After"] = String(this.retryAfterSeconds);
+    if (!this.allowed && this.retryAfter < Infinity) headers["Retry-After"] = String(Math.max(1, Math.ceil(this.retryAfter / 1000)));
     return headers;
   }
 }
@@ -46,16 +45,20 @@ class Decision {
 class Limiter {
   #native;
   #name;
-  #decide;
+  #check;
+  #peek;
+  #charge;
 
   constructor(rule, options = {}) {
     this.#native = new NativeLimiter(rule, withClock(options), figures);
     this.#name = this.#native.name;
-    this.#decide = this.#native.decider();
+    this.#check = this.#native.decider(CHECK);
+    this.#peek = this.#native.decider(PEEK);
+    this.#charge = this.#native.decider(CHARGE);
   }
 
   check(key, cost) {
-    this.#decide(key, cost ?? 1, CHECK);
+    decide(this.#check, key, cost);
     return new Decision(this.#native, this.#name);
   }
 
@@ -81,12 +84,12 @@ class Limiter {
   }
 
   peek(key, cost) {
-    this.#decide(key, cost ?? 1, PEEK);
+    decide(this.#peek, key, cost);
     return new Decision(this.#native, this.#name);
   }
 
   charge(key, cost) {
-    this.#decide(key, cost ?? 1, CHARGE);
+    decide(this.#charge, key, cost);
     return new Decision(this.#native, this.#name);
   }
 
@@ -110,6 +113,9 @@ class Limiter {
     return this.#native.rule;
   }
 }
+
+// Calls a native function without the cost that most requests have, which saves reading it.
+const decide = (native, key, cost) => ((cost ?? undefined) === undefined ? native(key) : native(key, cost));
 
 // Several rules in one decision: a request is counted under all of them, or under none.
 class Engine {

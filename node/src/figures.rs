@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 
 use earrrl::{Decision, Mode, Outcome, Wait};
-use earrrl_bindings::retry_after_seconds;
 use earrrl_tower::headers::Available;
 use napi::bindgen_prelude::Float64Array;
 
@@ -47,7 +46,6 @@ impl Figures {
             decision.at.get() as f64,
             number(available.map(|available| available.units)),
             number(available.and_then(|available| available.seconds)),
-            number(retry_after_seconds(decision)),
         ]);
     }
 }

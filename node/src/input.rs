@@ -9,10 +9,9 @@ use napi::{Env, JsValue as _, ValueType, sys};
 
 use crate::value::{self, Options, failed, invalid, optional, shown_number, wrong};
 
-/// The size of the buffer for short texts, which need no allocation.
-const SHORT: usize = 64;
-/// The most bytes of a character, and the one that ends a text of JavaScript.
-const CHARACTER: usize = 5;
+/// The size of the buffer for short texts of ASCII, which need no allocation. Node copies the units of a text in half
+/// the time that it takes to encode them.
+const SHORT: usize = 48;
 
 /// The types of keys, as errors name them.
 const KEYS: &str = "a string, a whole number, a BigInt or a Buffer";
@@ -50,14 +49,17 @@ impl FromNapiValue for Key<'_> {
     #[expect(unsafe_code, reason = "the trait demands it")]
     #[inline]
     unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> napi::Result<Self> {
-        let mut text = [0; SHORT];
+        let mut units = [0_u16; SHORT];
         let mut length = 0;
-        let start = text.as_mut_ptr().cast();
-        // SAFETY: the caller passes a value of this environment; the text has room for `SHORT` bytes.
+        let start = units.as_mut_ptr();
+        // SAFETY: the caller passes a value of this environment; there is room for `SHORT` units.
         let status =
-            unsafe { sys::napi_get_value_string_utf8(env, value, start, SHORT, &mut length) };
-        if status == sys::Status::napi_ok && length <= SHORT - CHARACTER {
-            return Ok(Self::Short(text, length));
+            unsafe { sys::napi_get_value_string_utf16(env, value, start, SHORT, &mut length) };
+        if status == sys::Status::napi_ok
+            && length < SHORT - 1
+            && units.iter().all(|unit| *unit < 0x80)
+        {
+            return Ok(Self::Short(units.map(|unit| unit as u8), length));
         }
         // SAFETY: as above.
         Self::read(unsafe { Unknown::from_napi_value(env, value)? })

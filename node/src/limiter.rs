@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use earrrl::internal::check_name;
-use earrrl::{Cost, Mode};
+use earrrl::{Cost, Mode, RuleError, Verdict};
 use earrrl_bindings::{Clock, check_clock};
 use earrrl_tower::headers::Available;
 use napi::Env;
@@ -23,9 +23,11 @@ pub struct NativeLimiter {
     memory: StoreMemory,
 }
 
+type Keyed = earrrl::Limiter<[u8], Clock>;
+
 /// The limiter, and the array for its decisions.
 struct Own {
-    limiter: Timed<earrrl::Limiter<[u8], Clock>>,
+    limiter: Timed<Keyed>,
     figures: Figures,
 }
 
@@ -78,16 +80,16 @@ impl NativeLimiter {
         })
     }
 
-    /// Returns the function that decides a request: of a key, a cost and a mode. A function finds its limiter in
-    /// much less time than a method does.
+    /// Returns the function that decides a request of a key and a cost, by default 1, in a mode. A function finds its
+    /// limiter in much less time than a method does, and one for each mode need not copy the verdict to where the modes
+    /// meet.
     #[napi]
-    pub fn decider<'a>(&self, env: &'a Env) -> napi::Result<Function<'a, (), ()>> {
-        let own = Rc::clone(&self.own);
-        env.create_function_from_closure("decide", move |call| {
-            let key = call.get::<Key<'_>>(0)?;
-            let cost = input::cost("cost", call.get(1)?)?;
-            own.decide(call.env, bytes(&key), cost, figures::mode(call.get(2)?))
-        })
+    pub fn decider<'a>(&self, env: &'a Env, mode: u32) -> napi::Result<Function<'a, (), ()>> {
+        match figures::mode(mode) {
+            Mode::Check => self.function(env, Keyed::check_cost),
+            Mode::Peek => self.function(env, Keyed::peek),
+            Mode::Charge => self.function(env, Keyed::charge),
+        }
     }
 
     /// Decides a request as of an instant in nanoseconds since the epoch, or as of the latest instant that
@@ -195,22 +197,28 @@ impl NativeLimiter {
     }
 }
 
-impl Own {
-    /// Decides a request, and writes the figures.
-    #[inline]
-    fn decide(&self, env: &Env, key: &[u8], cost: Cost, mode: Mode) -> napi::Result<()> {
-        let limiter = self.limiter.now(clock::date(env))?;
-        let verdict = match mode {
-            Mode::Check => limiter.check_cost(key, cost),
-            Mode::Peek => limiter.peek(key, cost),
-            Mode::Charge => limiter.charge(key, cost),
-        };
-        let decision = verdict.map_err(invalid)?.decision();
-        let available = Available::from_decision(limiter.rule(), &decision, 0).or_else(|| {
-            let peeked = limiter.peek(key, Cost::ONE).ok()?;
-            Some(Available::from_peek(limiter.rule(), &peeked.decision()))
-        });
-        self.figures.write(&decision, available);
-        Ok(())
+impl NativeLimiter {
+    /// Returns the function that decides by a method of the limiter, and writes the figures.
+    fn function<'a>(
+        &self,
+        env: &'a Env,
+        decide: impl for<'l> Fn(&'l Keyed, &[u8], Cost) -> Result<Verdict<'l>, RuleError> + 'static,
+    ) -> napi::Result<Function<'a, (), ()>> {
+        let own = Rc::clone(&self.own);
+        env.create_function_from_closure("decide", move |call| {
+            let key = call.get::<Key<'_>>(0)?;
+            let key = bytes(&key);
+            let has_cost = call.length() > 1;
+            let cost = has_cost.then(|| input::cost("cost", call.get(1)?));
+            let cost = cost.transpose()?.unwrap_or(Cost::ONE);
+            let limiter = own.limiter.now(clock::date(call.env))?;
+            let decision = decide(limiter, key, cost).map_err(invalid)?.decision();
+            let available = Available::from_decision(limiter.rule(), &decision, 0).or_else(|| {
+                let peeked = limiter.peek(key, Cost::ONE).ok()?;
+                Some(Available::from_peek(limiter.rule(), &peeked.decision()))
+            });
+            own.figures.write(&decision, available);
+            Ok(())
+        })
     }
 }
