@@ -62,7 +62,7 @@ pub(super) enum KeyEffect {
 pub(super) struct Screen {
     pub(super) snapshot: TopSnapshot,
     /// Requests and denials a second by rule, in the order of the snapshot's rules.
-    pub(super) rates: Vec<Option<(f64, f64)>>,
+    pub(super) rates: Vec<(f64, f64)>,
     pub(super) error: Option<String>,
     /// The reason why a client was not reset, until the next key.
     pub(super) not_reset: Option<String>,
@@ -189,22 +189,16 @@ impl Screen {
     }
 }
 
-/// Returns the requests and the denials a second between two snapshots, by rule; `None` for a rule
-/// whose requests the server does not show here.
-fn rates(
-    before: &TopSnapshot,
-    after: &TopSnapshot,
-    seconds: Option<f64>,
-) -> Vec<Option<(f64, f64)>> {
+/// Returns the requests and the denials a second between two snapshots, by rule.
+fn rates(before: &TopSnapshot, after: &TopSnapshot, seconds: Option<f64>) -> Vec<(f64, f64)> {
     let rate = |rule: &RuleCounts| {
-        let (allowed, denied) = rule.requests?;
         let old = before.rules.iter().find(|old| old.name == rule.name);
-        let old = old.and_then(|old| old.requests);
         let (Some(old), Some(seconds)) = (old, seconds.filter(|seconds| *seconds > 0.0)) else {
-            return Some((0.0, 0.0));
+            return (0.0, 0.0);
         };
-        let denied = (denied - old.1).max(0.0) / seconds;
-        Some(((allowed - old.0).max(0.0) / seconds + denied, denied))
+        let denied = rule.denied.saturating_sub(old.denied) as f64 / seconds;
+        let allowed = rule.allowed.saturating_sub(old.allowed) as f64 / seconds;
+        (allowed + denied, denied)
     };
     after.rules.iter().map(rate).collect()
 }
@@ -220,11 +214,11 @@ mod tests {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    fn snapshot(allowed: f64, denied: f64) -> TopSnapshot {
+    fn snapshot(allowed: u64, denied: u64) -> TopSnapshot {
         let rule = |name: &str| RuleCounts {
             name: name.to_owned(),
-            limit: String::new(),
-            requests: Some((allowed, denied)),
+            allowed,
+            denied,
             ..RuleCounts::default()
         };
         let client = |key: &str, usage, denied| TopRow {
@@ -263,7 +257,7 @@ mod tests {
     fn keys_sort_filter_and_pause() {
         let mut screen = Screen::default();
         let start = Instant::now();
-        screen.update(state(snapshot(10.0, 0.0)), start);
+        screen.update(state(snapshot(10, 0)), start);
         assert_eq!(names(&screen), ["bob", "alice", "carol"]);
         press(&mut screen, KeyCode::Char('s'));
         assert_eq!(names(&screen), ["alice", "bob", "carol"]);
@@ -281,8 +275,8 @@ mod tests {
         );
         assert_eq!(names(&screen), ["alice", "bob", "carol"]);
         press(&mut screen, KeyCode::Char('p'));
-        screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
-        assert_eq!(screen.snapshot.rules[0].requests, Some((10.0, 0.0)));
+        screen.update(state(snapshot(99, 0)), start + Duration::from_secs(1));
+        assert_eq!(screen.snapshot.rules[0].allowed, 10);
         assert!(matches!(
             press(&mut screen, KeyCode::Char('q')),
             KeyEffect::Quit
@@ -352,7 +346,7 @@ mod tests {
         ];
         for (spoil, reason) in spoil.into_iter().zip(["beginning", "HMAC", "fingerprint"]) {
             let mut screen = Screen::default();
-            let mut spoilt = snapshot(0.0, 0.0);
+            let mut spoilt = snapshot(0, 0);
             spoil(&mut spoilt);
             screen.update(state(spoilt), Instant::now());
             press(&mut screen, KeyCode::Char('r'));
@@ -372,7 +366,7 @@ mod tests {
     #[test]
     fn a_reset_needs_a_confirmation() {
         let mut screen = Screen::default();
-        screen.update(state(snapshot(0.0, 0.0)), Instant::now());
+        screen.update(state(snapshot(0, 0)), Instant::now());
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Char('r'));
@@ -397,9 +391,9 @@ mod tests {
     fn rates_are_differences_of_counters() {
         let mut screen = Screen::default();
         let start = Instant::now();
-        screen.update(state(snapshot(100.0, 10.0)), start);
-        screen.update(state(snapshot(180.0, 30.0)), start + Duration::from_secs(2));
-        assert_eq!(screen.rates, [Some((50.0, 10.0)); 2]);
+        screen.update(state(snapshot(100, 10)), start);
+        screen.update(state(snapshot(180, 30)), start + Duration::from_secs(2));
+        assert_eq!(screen.rates, [(50.0, 10.0); 2]);
         screen.update(Update::State(Err("gone".to_owned())), start);
         assert_eq!(screen.error.as_deref(), Some("gone"));
     }

@@ -213,13 +213,13 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
         } else {
             "  "
         };
-        let rates = rates.map_or("?/s, ?/s denied".to_owned(), |(requests, denied)| {
-            format!("{}/s, {}/s denied", figure(requests), figure(denied))
-        });
+        let (requests, denied) = rates;
         lines.push(Line::from(format!(
-            "{mark}{}  {}  {rates}",
+            "{mark}{}  {}  {}/s, {}/s denied",
             rule.shown_name(),
-            rule.limit
+            rule.shown_limit(),
+            figure(*requests),
+            figure(*denied)
         )));
     }
     lines

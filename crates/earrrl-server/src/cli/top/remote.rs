@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use earrrl_logs::line::Escaped;
 use earrrl_server::service::key::split;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cli::http_client::{HttpClient, detail};
@@ -37,13 +38,9 @@ impl Remote {
 
     /// Returns the present state, with the clients of the named rule or of the first one.
     pub(super) fn snapshot(&self, rule: Option<&str>) -> Result<TopSnapshot, String> {
-        let rules = self.json("/v1/rules")?;
-        let mut rules: Vec<_> = rules["rules"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(counts_of)
-            .collect();
+        let mut listed = self.json("/v1/rules")?;
+        let rules: Vec<RuleCounts> = serde_json::from_value(listed["rules"].take())
+            .map_err(|error| format!("/v1/rules: {error}"))?;
         let first = || rules.first().map(|rule| rule.name.clone());
         let rule = rule
             .map(str::to_owned)
@@ -54,7 +51,6 @@ impl Remote {
         let ready: Value = serde_json::from_str(&ready).unwrap_or_default();
         // With an admin listener, metrics are served only there.
         let metrics = self.ask(Method::GET, "/metrics").unwrap_or_default();
-        count(&metrics, &mut rules);
         Ok(TopSnapshot {
             rule,
             rules,
@@ -68,13 +64,13 @@ impl Remote {
     fn clients(&self, rule: &str, rules: &[RuleCounts]) -> Result<(Vec<TopRow>, bool), String> {
         let known = rules.iter().position(|known| known.name == rule);
         let is_level = |one: &&RuleCounts, of: &RuleCounts| {
-            one.name == of.name || !one.group.is_empty() && one.group == of.group
+            one.name == of.name || one.group.is_some() && one.group == of.group
         };
         let levels: Vec<(&str, usize)> = match known {
             None => vec![(rule, 0)],
             Some(at) => {
                 let levels = rules[at..].iter().filter(|one| is_level(one, &rules[at]));
-                levels.map(|one| (&*one.name, one.key_parts)).collect()
+                levels.map(|one| (&*one.name, one.key.len())).collect()
             }
         };
         let mut clients = Vec::new();
@@ -106,22 +102,6 @@ impl Remote {
 fn listed(rules: &[RuleCounts]) -> String {
     let names: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).collect();
     format!("the server's rules are {}", names.join(", "))
-}
-
-fn counts_of(rule: &Value) -> RuleCounts {
-    let text = |field: &str| rule[field].as_str().unwrap_or_default();
-    let mut limit = text("limit").to_owned();
-    if let Some(unit) = rule["unit"].as_str() {
-        limit += &format!(" in {unit}");
-    }
-    let limit = Escaped(limit.as_bytes()).to_string();
-    RuleCounts {
-        name: text("name").to_owned(),
-        group: text("group").to_owned(),
-        key_parts: rule["key"].as_array().map_or(0, Vec::len),
-        limit,
-        ..RuleCounts::default()
-    }
 }
 
 /// Returns a client of a rule whose keys have `key_parts` parts, or 0 if their number is not known.
@@ -156,34 +136,6 @@ fn client_of(client: &Value, rule: &str, key_parts: usize) -> TopRow {
     }
 }
 
-/// Reads the counters of decisions from metrics in the Prometheus text format, if there are any.
-fn count(metrics: &str, rules: &mut [RuleCounts]) {
-    if !metrics.is_empty() {
-        rules
-            .iter_mut()
-            .for_each(|rule| rule.requests = Some((0.0, 0.0)));
-    }
-    for line in metrics.lines() {
-        let Some(rest) = line.strip_prefix("earrrl_decisions_total{rule=\"") else {
-            continue;
-        };
-        let Some((name, rest)) = rest.split_once("\",outcome=\"") else {
-            continue;
-        };
-        let Some((outcome, value)) = rest.split_once("\"} ") else {
-            continue;
-        };
-        let Some(rule) = rules.iter_mut().find(|rule| rule.name == name) else {
-            continue;
-        };
-        let value = value.trim().parse().unwrap_or(0.0);
-        let Some((allowed, denied)) = &mut rule.requests else {
-            continue;
-        };
-        *(if outcome == "allow" { allowed } else { denied }) += value;
-    }
-}
-
 /// Returns the engine's mode, the server's memory, and the reason why a reload was refused.
 fn status(ready: &Value, metrics: &str) -> String {
     let mode = ready["engine"]["mode"].as_str().unwrap_or("unknown");
@@ -196,9 +148,6 @@ fn status(ready: &Value, metrics: &str) -> String {
     let mut status = format!("engine {}", Escaped(mode.as_bytes()));
     if let Some(bytes) = resident {
         status.push_str(&format!(", {:.0} MB", bytes / 1e6));
-    }
-    if metrics.is_empty() {
-        status.push_str(", no counts: /metrics is not served here, or not permitted");
     }
     if let Some(error) = ready["reload_error"].as_str() {
         status.push_str(&format!(", reload failed: {}", Escaped(error.as_bytes())));
@@ -223,17 +172,19 @@ pub(super) struct TopSnapshot {
     pub(super) status: String,
 }
 
-/// The requests of one rule so far.
-#[derive(Clone, Debug, Default)]
+/// A rule, with the numbers of its requests so far.
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct RuleCounts {
     pub(super) name: String,
-    /// The name that the rules for all levels share; empty if this is for none.
-    pub(super) group: String,
-    /// The number of parts of its clients' keys.
-    pub(super) key_parts: usize,
+    /// The name that the rules for all levels share.
+    pub(super) group: Option<String>,
+    /// The parts of its clients' keys.
+    pub(super) key: Vec<String>,
     pub(super) limit: String,
-    /// The numbers of allowed and of denied requests; `None` if this address does not show them.
-    pub(super) requests: Option<(f64, f64)>,
+    /// The unit of the limit's costs, if it has a name.
+    pub(super) unit: Option<String>,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
 }
 
 /// A client with the highest rates.
@@ -268,6 +219,13 @@ impl RuleCounts {
     /// Returns the rule's name without characters that could harm a terminal.
     pub(super) fn shown_name(&self) -> String {
         Escaped(self.name.as_bytes()).to_string()
+    }
+
+    /// Returns the limit with its unit, without characters that could harm a terminal.
+    pub(super) fn shown_limit(&self) -> String {
+        let unit = self.unit.as_ref().map(|unit| format!(" in {unit}"));
+        let limit = self.limit.clone() + &unit.unwrap_or_default();
+        Escaped(limit.as_bytes()).to_string()
     }
 }
 
@@ -323,17 +281,12 @@ impl TopSnapshot {
         let mut out = String::new();
         for rule in &self.rules {
             let name = rule.shown_name();
+            let limit = rule.shown_limit();
             let RuleCounts {
-                limit, requests, ..
+                allowed, denied, ..
             } = rule;
-            let (allowed, denied) = requests.map_or(("?".to_owned(), "?".to_owned()), |requests| {
-                (requests.0.to_string(), requests.1.to_string())
-            });
             // Writing to a string does not fail.
             let _ = writeln!(out, "{name}  {limit}  {allowed} allowed, {denied} denied");
-        }
-        if self.rules.iter().any(|rule| rule.requests.is_none()) {
-            let _ = writeln!(out, "{}", self.status);
         }
         let _ = writeln!(
             out,
@@ -357,9 +310,8 @@ impl TopSnapshot {
     /// Returns the snapshot as a JSON object, with the clients of the rule itself as they are over HTTP.
     pub(super) fn json(&self) -> Value {
         let rule = |rule: &RuleCounts| {
-            json!({ "name": rule.name, "limit": rule.limit,
-                    "allowed": rule.requests.map(|requests| requests.0),
-                    "denied": rule.requests.map(|requests| requests.1) })
+            json!({ "name": rule.name, "limit": rule.shown_limit(),
+                    "allowed": rule.allowed, "denied": rule.denied })
         };
         let clients = self
             .clients
@@ -398,25 +350,4 @@ pub(super) fn tree(clients: Vec<&TopRow>) -> Vec<TreeRow<'_>> {
     }
     rows.sort_by(|(a, _), (b, _)| a.cmp(b));
     rows.into_iter().map(|(_, row)| row).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_are_read_from_metrics() {
-        let mut rules = [RuleCounts {
-            name: "api".to_owned(),
-            ..RuleCounts::default()
-        }];
-        let metrics = "# TYPE earrrl_decisions_total counter\n\
-                       earrrl_decisions_total{rule=\"api\",outcome=\"allow\"} 12\n\
-                       earrrl_decisions_total{rule=\"api\",outcome=\"deny\"} 3\n\
-                       earrrl_decisions_total{rule=\"api\",outcome=\"delay\"} 1\n\
-                       earrrl_decisions_total{rule=\"other\",outcome=\"allow\"} 9\n\
-                       earrrl_decisions_total{rule=\"api";
-        count(metrics, &mut rules);
-        assert_eq!(rules[0].requests, Some((12.0, 4.0)));
-    }
 }

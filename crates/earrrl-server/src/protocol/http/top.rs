@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl::internal::Name;
-use earrrl::{Mode, Nanos, Wait};
+use earrrl::{Mode, Nanos, Outcome, Wait};
 use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_decode_str, utf8_percent_encode,
 };
@@ -280,6 +280,7 @@ pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Res
 
 /// Returns a rule as an element of the list of rules.
 fn describe(rule: &ActiveRule) -> Value {
+    let allowed = rule.outcomes.get(Outcome::Allow);
     json!({
         "name": rule.name,
         "group": rule.group,
@@ -289,6 +290,8 @@ fn describe(rule: &ActiveRule) -> Value {
         "key": rule.config.key.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "quota": rule.own.quota.units,
         "window": rule.own.quota.window,
+        "allowed": allowed,
+        "denied": rule.outcomes.total() - allowed,
     })
 }
 
