@@ -1,22 +1,18 @@
 //! TLS: the certificates in force, their replacement while connections continue, and handshakes
 //! with a time limit.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme,
-};
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -96,15 +92,29 @@ impl Tls {
         protocol: Protocol,
         stream: TcpStream,
         connection: &Connection,
-    ) -> std::io::Result<TlsStream<TcpStream>> {
+    ) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.current.load()[protocol as usize]);
         let accepting = TlsAcceptor::from(config).accept(stream);
         let accepted = connection.in_time(accepting).await;
+        let accepted = accepted.and_then(|stream| self.check_name(stream));
         match &accepted {
             Ok(_) => self.handshakes.increment(),
             Err(_) => self.failed_handshakes.increment(),
         }
         accepted
+    }
+
+    /// Returns the connection of a client whose certificate has one of the configured names. An authority has verified
+    /// the certificate.
+    fn check_name(&self, stream: TlsStream<TcpStream>) -> io::Result<TlsStream<TcpStream>> {
+        let names = &self.config.client_names;
+        let shown = stream.get_ref().1.peer_certificates();
+        let certificate = shown.and_then(|certificates| certificates.first());
+        if names.is_empty() || certificate.is_some_and(|certificate| has_name(certificate, names)) {
+            return Ok(stream);
+        }
+        let why = "the certificate has none of client_names";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
     /// Returns the metrics of handshakes and certificate reloads.
@@ -153,8 +163,12 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
     let builder = match &config.client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let names = config.client_names.clone();
-            builder.with_client_cert_verifier(verifier(file, names, provider)?)
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider);
+            let verifier = verifier.build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| format!("{}: {error}", file.display()))?,
+            )
         }
     };
     let mut built = builder.with_single_cert(chain, key).map_err(|error| {
@@ -231,83 +245,13 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     read_bytes(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn verifier(
-    file: &Path,
-    names: Vec<String>,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
-        .build()
-        .map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(if names.is_empty() {
-        any
-    } else {
-        Arc::new(NamedAuthorities { any, names })
-    })
-}
-
-/// Verifies clients by the CA certificates, and requires that a client's certificate has one of the
-/// configured names.
-#[derive(Debug)]
-struct NamedAuthorities {
-    any: Arc<dyn ClientCertVerifier>,
-    names: Vec<String>,
-}
-
-impl ClientCertVerifier for NamedAuthorities {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.any.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self
-            .any
-            .verify_client_cert(certificate, intermediates, now)?;
-        let parsed = webpki::EndEntityCert::try_from(certificate)
-            .map_err(|_| rustls::Error::from(CertificateError::BadEncoding))?;
-        // Names of hosts are compared without regard to upper and lower case.
-        let dns = parsed.valid_dns_names().any(|name| {
-            self.names
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(name))
-        });
-        let uri = || {
-            parsed
-                .valid_uri_names()
-                .any(|name| self.names.iter().any(|known| known == name))
-        };
-        if dns || uri() {
-            return Ok(verified);
-        }
-        Err(CertificateError::ApplicationVerificationFailure.into())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.any.supported_verify_schemes()
-    }
+/// Returns true if a certificate has one of the names, among its alternative names.
+fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+    let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) else {
+        return false;
+    };
+    // Names of hosts are compared without regard to upper and lower case.
+    let is_host = |name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let is_uri = |name: &str| names.iter().any(|known| known == name);
+    parsed.valid_dns_names().any(is_host) || parsed.valid_uri_names().any(is_uri)
 }
