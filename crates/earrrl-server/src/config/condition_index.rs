@@ -3,16 +3,10 @@
 //!
 //! A list is indexed under one of its conditions that names single values or networks. Lists that
 //! have only conditions on text prefixes cannot be indexed, and are compared one by one.
-//!
-//! The values are kept in a compact map from byte strings to positions, for configurations that list a hundred
-//! thousand of them.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher as _;
-use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
@@ -26,13 +20,17 @@ pub struct ConditionIndex {
     others: Vec<u32>,
 }
 
+/// The positions of lists, in ascending order and mostly one, by what they are indexed under.
+type Places<K> = HashMap<K, SmallVec<[u32; 2]>, RandomState>;
+
 /// The positions of the lists that are indexed under values of one attribute.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ByValue {
     attribute: String,
-    texts: ByteMap,
-    /// The positions under networks, by their [`network_key`]s.
-    networks: ByteMap,
+    /// The positions by texts, which are stored in the map itself. Between the texts of the whole configuration, most
+    /// of which is freed after the start, they would keep its memory in use.
+    texts: Places<SmallVec<[u8; 23]>>,
+    networks: Places<IpNet>,
     /// The lengths of the prefixes of all indexed networks.
     lengths: Vec<u8>,
 }
@@ -53,14 +51,6 @@ impl ConditionIndex {
             by_value.add(key, place);
         }
         Some(nth)
-    }
-
-    /// Frees the memory that was reserved for further lists.
-    pub fn shrink(&mut self) {
-        for by_value in &mut self.attributes {
-            by_value.texts.shrink();
-            by_value.networks.shrink();
-        }
     }
 
     /// Returns the names of the attributes by whose values lists are found.
@@ -105,9 +95,7 @@ impl ConditionIndex {
         let place = known.unwrap_or_else(|| {
             self.attributes.push(ByValue {
                 attribute: name.to_owned(),
-                texts: ByteMap::default(),
-                networks: ByteMap::default(),
-                lengths: Vec::new(),
+                ..ByValue::default()
             });
             self.attributes.len() - 1
         });
@@ -117,21 +105,24 @@ impl ConditionIndex {
 
 impl ByValue {
     fn add(&mut self, key: IndexKey<'_>, place: u32) {
-        match key {
-            IndexKey::Text(text) => self.texts.add(text.as_bytes(), place),
+        let places = match key {
+            IndexKey::Text(text) => self.texts.entry(text.as_bytes().into()).or_default(),
             IndexKey::Network(network) => {
                 if !self.lengths.contains(&network.prefix_len()) {
                     self.lengths.push(network.prefix_len());
                 }
-                self.networks.add(&network_key(network), place);
+                self.networks.entry(network.trunc()).or_default()
             }
-        }
+        };
+        places.push(place);
     }
 
     /// Calls `visit` with the positions of lists indexed under a value, and under each network that
     /// contains it.
     fn each(&self, value: &[u8], mut visit: impl FnMut(&[u32])) {
-        self.texts.each(value, &mut visit);
+        if let Some(places) = self.texts.get(value) {
+            visit(places);
+        }
         let Some(address) = (!self.networks.is_empty())
             .then(|| address(value))
             .flatten()
@@ -139,119 +130,12 @@ impl ByValue {
             return;
         };
         for length in &self.lengths {
-            if let Some(network) = network(address, *length) {
-                self.networks.each(&network_key(network), &mut visit);
+            let network = IpNet::new(address, *length).ok();
+            if let Some(places) = network.and_then(|network| self.networks.get(&network.trunc())) {
+                visit(places);
             }
         }
     }
-}
-
-fn network(address: IpAddr, length: u8) -> Option<IpNet> {
-    IpNet::new(address, length).ok()
-}
-
-/// Returns the length of a network's prefix, and the bytes of the network's first address.
-fn network_key(network: IpNet) -> SmallVec<[u8; 17]> {
-    let mut key = SmallVec::from_slice(&[network.prefix_len()]);
-    match network.network() {
-        IpAddr::V4(address) => key.extend_from_slice(&address.octets()),
-        IpAddr::V6(address) => key.extend_from_slice(&address.octets()),
-    }
-    key
-}
-
-/// A map from byte strings to ascending lists of positions, mostly of one position. Beside the bytes of a
-/// string, an entry takes about 24 bytes.
-#[derive(Debug, Default)]
-pub(super) struct ByteMap {
-    /// All strings, one after the other.
-    bytes: Vec<u8>,
-    entries: Vec<Entry>,
-    /// The indexes of `entries`, by the hashes of their strings.
-    index: HashTable<u32>,
-    /// The later positions of the entries that have several, by the indexes of the entries.
-    more: HashMap<u32, Vec<u32>>,
-    hasher: RandomState,
-}
-
-#[derive(Debug)]
-struct Entry {
-    /// The end of the string in `bytes`, which begins where the string before it ends.
-    end: usize,
-    /// The first of the string's positions.
-    place: u32,
-}
-
-impl ByteMap {
-    /// Adds a position of a string. The positions of each string must be added in ascending order.
-    pub(super) fn add(&mut self, string: &[u8], place: u32) {
-        if let Some(entry) = self.find(string) {
-            self.more.entry(entry).or_default().push(place);
-            return;
-        }
-        let Ok(entry) = u32::try_from(self.entries.len()) else {
-            return;
-        };
-        self.bytes.extend_from_slice(string);
-        self.entries.push(Entry {
-            end: self.bytes.len(),
-            place,
-        });
-        let Self {
-            bytes,
-            entries,
-            index,
-            hasher,
-            ..
-        } = self;
-        let hash = |entry: &u32| hasher.hash_one(string_at(bytes, entries, *entry));
-        index.insert_unique(hash(&entry), entry, hash);
-    }
-
-    /// Calls `visit` with the positions of a string.
-    pub(super) fn each(&self, string: &[u8], mut visit: impl FnMut(&[u32])) {
-        let Some(entry) = self.find(string) else {
-            return;
-        };
-        visit(&[self.entries[entry as usize].place]);
-        if !self.more.is_empty()
-            && let Some(places) = self.more.get(&entry)
-        {
-            visit(places);
-        }
-    }
-
-    /// Returns true if there are no strings.
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Frees the memory that was reserved for further strings.
-    pub(super) fn shrink(&mut self) {
-        self.bytes.shrink_to_fit();
-        self.entries.shrink_to_fit();
-    }
-
-    /// Returns the index of a string's entry.
-    fn find(&self, string: &[u8]) -> Option<u32> {
-        if self.is_empty() {
-            return None;
-        }
-        let is_it = |entry: &u32| string_at(&self.bytes, &self.entries, *entry) == string;
-        self.index
-            .find(self.hasher.hash_one(string), is_it)
-            .copied()
-    }
-}
-
-fn string_at<'a>(bytes: &'a [u8], entries: &[Entry], entry: u32) -> &'a [u8] {
-    let entry = entry as usize;
-    let start = if entry == 0 {
-        0
-    } else {
-        entries[entry - 1].end
-    };
-    &bytes[start..entries[entry].end]
 }
 
 #[cfg(test)]
@@ -334,36 +218,5 @@ mod tests {
             place == 321
         };
         assert_eq!((index.find(value, holds), compared.get()), (Some(321), 1));
-    }
-}
-
-#[cfg(test)]
-mod byte_map_tests {
-    use super::*;
-
-    fn places(map: &ByteMap, string: &str) -> Vec<u32> {
-        let mut found = Vec::new();
-        map.each(string.as_bytes(), |places| found.extend_from_slice(places));
-        found
-    }
-
-    #[test]
-    fn every_string_has_its_positions() {
-        let mut map = ByteMap::default();
-        assert!(places(&map, "0").is_empty());
-        let lists = 5000;
-        for list in 0..lists {
-            map.add(list.to_string().as_bytes(), list);
-            map.add((list % 10).to_string().as_bytes(), lists + list);
-        }
-        map.add(b"", 20_000);
-        map.shrink();
-        for list in 0..lists {
-            let more = (lists..2 * lists).filter(|place| list < 10 && place % 10 == list);
-            let expected: Vec<u32> = std::iter::once(list).chain(more).collect();
-            assert_eq!(places(&map, &list.to_string()), expected);
-        }
-        assert_eq!(places(&map, ""), [20_000]);
-        assert!(places(&map, "5000").is_empty());
     }
 }

@@ -262,7 +262,6 @@ impl<'a> OverridesPlan<'a> {
                 rest.insert(place, Rest { conditions, salt });
             }
         }
-        index.shrink();
         Overrides {
             limits,
             limit_of: self.limit_of.clone(),
