@@ -7,7 +7,7 @@ use super::states::Passed;
 use crate::algorithm::Limit;
 use crate::clock::Nanos;
 
-/// The number of slots of a table between two offers of the processor to other threads: about a
+/// The number of clients of a table between two offers of the processor to other threads: about a
 /// tenth of a millisecond.
 const STEP: usize = 4096;
 
@@ -20,11 +20,10 @@ impl Clients {
     pub(crate) fn walk(&self, limit: &Limit, now: Nanos, mut visit: impl FnMut(Passed<'_>)) {
         match &self.kept {
             Kept::Words(table) => {
-                for (nth, client) in table.slots().enumerate() {
+                for (nth, client) in table.iter().enumerate() {
                     if nth % STEP == STEP - 1 {
                         thread::yield_now();
                     }
-                    let Some(client) = client else { continue };
                     let mut state = limit.state_of(client.word);
                     let usage = limit.usage(&mut state, now);
                     if let Some(state) = &state {

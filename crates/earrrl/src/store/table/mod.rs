@@ -270,20 +270,6 @@ impl Table {
         self.update(key, || MIN_WORD, |word| (Change::Keep, word))
     }
 
-    /// Removes a client. Returns true if it was in the table.
-    ///
-    /// ```
-    /// # use earrrl::internal::table::{Change, KeyHash, Table};
-    /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
-    /// table.update(alice, || 0, |_| (Change::Store(42), ()));
-    /// assert!(table.reset(alice));
-    /// assert!(!table.reset(alice));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn reset(&self, key: KeyHash) -> bool {
-        self.update(key, || MIN_WORD, |word| (Change::Remove, word.is_some()))
-    }
-
     /// Replaces every client's state by the one that `convert` returns; removes the client if that
     /// is `None`. An entry that another thread changes meanwhile may be converted twice.
     pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
@@ -311,13 +297,6 @@ impl Table {
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
         self.entries(0..self.lines.slots()).map(Client::from)
-    }
-
-    /// Returns the clients slot by slot, `None` for an empty slot. Clients that are inserted or
-    /// removed during the iteration may be missing.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Option<Client>> + '_ {
-        let slots = 0..self.lines.slots();
-        slots.map(|place| self.entries(place..place + 1).next().map(Client::from))
     }
 
     /// Returns the number of clients, including idle ones. Small tables are counted; for large ones
