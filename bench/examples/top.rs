@@ -67,7 +67,9 @@ impl Ranking for Limiter {
             self.engine
                 .decide_hashed(self.rule, hash, Cost::ONE, Mode::Check, Some(now));
         let decision = decision.expect("the rule is known");
-        if let Some(names) = self.names.as_ref().filter(|names| names.wants(&decision)) {
+        let below = NameOptions::default().remaining_below(self.limit.limit());
+        let is_noted = decision.remaining < below || decision.is_over(0);
+        if let Some(names) = self.names.as_ref().filter(|_| is_noted) {
             names.note(hash, self.limit.limit(), &decision, || key.to_vec());
         }
     }

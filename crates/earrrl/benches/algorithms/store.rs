@@ -302,6 +302,7 @@ fn decide_and_name(steps: u64) -> u64 {
         return 0;
     };
     let names = black_box(Names::new(parsed.limit(), NameOptions::default()));
+    let below = black_box(NameOptions::default().remaining_below(parsed.limit()));
     let decide = |step: u64| {
         let key = &(step % CLIENTS).to_le_bytes()[..];
         let mut charges = [Charge {
@@ -312,7 +313,7 @@ fn decide_and_name(steps: u64) -> u64 {
         charges[0].rule = black_box(rule);
         let decision = engine.decide(&charges[..1], Mode::Check, None).into_inner();
         decision.map_or(0, |decision| {
-            if names.wants(&decision) {
+            if (decision.remaining < below) | decision.is_over(0) {
                 names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
             }
             black_box(&decision).remaining

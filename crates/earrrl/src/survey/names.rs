@@ -19,8 +19,6 @@ use crate::store::table::KeyHash;
 /// The least number of names in a shard of a full directory. An eviction compares the rates of one shard, so larger
 /// shards would make a flood of denied clients expensive.
 const SHARD: usize = 64;
-/// The bytes that an entry takes beside its name, with its place in the index.
-const OVERHEAD: usize = size_of::<Entry>() + 32;
 
 /// The bounds of a directory of names; see [`Names`].
 ///
@@ -74,7 +72,7 @@ impl Default for NameOptions {
 ///
 /// It has the clients that were denied, or allowed above a share of their limit. Names are kept in
 /// groups of at least 64; if a group is full, its client with the lowest rate is dropped. So of as many
-/// clients as the capacity, about 5 % have no name. An allowed client below that share costs one comparison.
+/// clients as the capacity, about 5 % have no name. An allowed client below that share is not to be noted.
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
@@ -87,7 +85,7 @@ impl Default for NameOptions {
 /// for _ in 0..3 {
 ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
 ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
-///     if names.wants(&decision) {
+///     if decision.remaining < NameOptions::default().remaining_below(login.limit()) {
 ///         names.note(engine.hash(b"alice"), login.limit(), &decision, || b"alice".to_vec());
 ///     }
 /// }
@@ -97,8 +95,6 @@ impl Default for NameOptions {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Names {
-    /// Decisions with fewer requests remaining are noted.
-    below: AtomicU64,
     options: NameOptions,
     /// The averaging time of the limit, by which past usage decays in the order of clients, as the
     /// bits of seconds.
@@ -141,19 +137,10 @@ struct Entry {
 
 impl Names {
     /// Returns an empty directory for the clients of a limit.
-    ///
-    /// ```
-    /// # use earrrl::Rule;
-    /// # use earrrl::internal::{NameOptions, Names};
-    /// let rule: Rule = "gcra 1/s burst=10".parse()?;
-    /// assert!(Names::new(rule.limit(), NameOptions::default()).is_empty());
-    /// # Ok::<(), earrrl::RuleError>(())
-    /// ```
     #[must_use]
     pub fn new(limit: &Limit, options: NameOptions) -> Self {
         let shards = (options.capacity / SHARD).max(1);
         let names = Self {
-            below: AtomicU64::new(0),
             options,
             period: AtomicU64::new(0),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
@@ -164,35 +151,8 @@ impl Names {
 
     /// Adapts the directory to a changed limit.
     pub fn set_limit(&self, limit: &Limit) {
-        self.below
-            .store(self.options.remaining_below(limit), Relaxed);
         self.period
             .store(limit.allowance().1.max(1e-3).to_bits(), Relaxed);
-    }
-
-    /// Returns true if a decision under one rule is to be noted.
-    #[inline]
-    #[must_use]
-    pub fn wants(&self, decision: &Decision) -> bool {
-        self.wants_figures(decision.remaining, decision.is_over(0))
-    }
-
-    /// Returns true if a decision is to be noted that left `remaining` requests, or was over the
-    /// limit.
-    ///
-    /// ```
-    /// # use earrrl::Rule;
-    /// # use earrrl::internal::{NameOptions, Names};
-    /// let rule: Rule = "gcra 1/s burst=10".parse()?;
-    /// let names = Names::new(rule.limit(), NameOptions::default());
-    /// assert!(names.wants_figures(0, true)); // a denied client
-    /// assert!(!names.wants_figures(9, false)); // a client with most of its burst left
-    /// # Ok::<(), earrrl::RuleError>(())
-    /// ```
-    #[inline]
-    #[must_use]
-    pub fn wants_figures(&self, remaining: u64, is_over: bool) -> bool {
-        (remaining < self.below.load(Relaxed)) | is_over
     }
 
     /// Notes a decision under one rule on a client's request. `name` is called if the client is
@@ -248,24 +208,6 @@ impl Names {
         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         let named = |(_, fingerprint): (f64, u64)| Some((fingerprint, self.get(fingerprint)?));
         all.into_iter().take(count).filter_map(named).collect()
-    }
-
-    /// Returns the number of names.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
-    }
-
-    /// Returns true if there are no names.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the most bytes that the names take.
-    #[must_use]
-    pub fn max_bytes(&self) -> usize {
-        self.shard_capacity() * self.shards.len() * (self.options.max_bytes + OVERHEAD)
     }
 
     /// Returns a number by which clients are ordered. The usage decays by the limit's own time, so

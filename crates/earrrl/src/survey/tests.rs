@@ -153,20 +153,9 @@ fn options(capacity: usize) -> NameOptions {
     }
 }
 
-/// Sends a request and notes it if the directory wants that, as a server does.
-fn noted(
-    engine: &MemoryEngine<ManualClock>,
-    rule: RuleId,
-    names: &Names,
-    limit: &Limit,
-    key: &[u8],
-) -> bool {
-    let decision = request(engine, rule, key, Mode::Check);
-    let wanted = names.wants(&decision);
-    if wanted {
-        names.note(engine.hash(key), limit, &decision, || key.to_vec());
-    }
-    wanted
+/// Returns true if the request is denied, or leaves few enough of the limit.
+fn is_noted(limit: &Limit, decision: &Decision) -> bool {
+    decision.is_over(0) || decision.remaining < NameOptions::default().remaining_below(limit)
 }
 
 #[test]
@@ -188,8 +177,8 @@ fn clients_above_the_share_and_denied_ones_are_named() {
             .decide(&[charge], Mode::Check, None)
             .into_inner()
             .unwrap();
-        assert_eq!(names.wants(&decision), nth > 5, "{nth}");
-        if names.wants(&decision) {
+        assert_eq!(is_noted(parsed.limit(), &decision), nth > 5, "{nth}");
+        if is_noted(parsed.limit(), &decision) {
             names.note(alice, parsed.limit(), &decision, || b"alice".to_vec());
         }
     }
@@ -203,11 +192,10 @@ fn clients_above_the_share_and_denied_ones_are_named() {
     );
     assert_eq!(found.latest.at, after(13));
     names.forget(alice);
-    assert!(names.is_empty() && names.get(alice.fingerprint()).is_none());
+    assert!(names.top(1).is_empty() && names.get(alice.fingerprint()).is_none());
     // A limit that is ten times as high leaves the same client far below the share.
-    names.set_limit("fixed-window 100/1h".parse::<Rule>().unwrap().limit());
-    assert!(!names.wants_figures(50, false) && names.wants_figures(49, false));
-    assert!(names.wants_figures(99, true));
+    let higher: Rule = "fixed-window 100/1h".parse().unwrap();
+    assert_eq!(options(100).remaining_below(higher.limit()), 50);
 }
 
 #[test]
@@ -216,15 +204,15 @@ fn a_full_directory_drops_the_client_with_the_lowest_rate() {
         let engine = engine();
         let parsed: Rule = text.parse().unwrap();
         let rule = engine.prepare("r", &parsed).unwrap();
-        let mut options = options(20);
-        options.from = 0.0;
-        let names = Names::new(parsed.limit(), options);
+        let names = Names::new(parsed.limit(), options(20));
         for round in 1..=40 {
             for client in round..=40 {
-                noted(&engine, rule, &names, parsed.limit(), &name(client));
+                let key = name(client);
+                let decision = request(&engine, rule, &key, Mode::Check);
+                names.note(engine.hash(&key), parsed.limit(), &decision, || key);
             }
         }
-        assert_eq!(names.len(), 20, "{text}");
+        assert_eq!(names.top(usize::MAX).len(), 20, "{text}");
         let found: Vec<_> = names
             .top(20)
             .into_iter()
@@ -250,14 +238,12 @@ fn long_names_are_cut_and_the_directory_is_bounded() {
             || [name(client), std::vec![b'x'; 4096]].concat(),
         );
     }
-    assert!((900..=1000).contains(&names.len()), "{}", names.len());
+    let all = names.top(usize::MAX);
+    assert!((900..=1000).contains(&all.len()), "{}", all.len());
     assert!(
-        names
-            .top(1000)
-            .iter()
+        all.iter()
             .all(|(_, found)| found.name.len() == 256 && found.is_cut)
     );
-    assert!(names.max_bytes() < 1000 * 700, "{}", names.max_bytes());
 }
 
 /// A flood of keys that occur once each, among them the requests of a hundred fast clients. The
@@ -286,7 +272,7 @@ fn after_a_flood_the_fastest_clients_are_found_with_their_names() {
                 cost: Cost::ONE,
             };
             let decision = engine.decide(&[charge], mode, None).into_inner().unwrap();
-            if names.wants(&decision) {
+            if is_noted(parsed.limit(), &decision) {
                 names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
             }
         };
