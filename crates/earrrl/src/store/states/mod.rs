@@ -1,14 +1,13 @@
 //! A bounded, sharded map for states that do not fit the table's words.
 //!
 //! When it is full, the map evicts one of the clients that have been idle for longest, clients within
-//! their limit before clients over it; see `evict.rs`.
+//! their limit before clients over it; see `shard.rs`.
 //!
 //! Several rules can share a map, and a rule's limit may change. So the map keeps each client's limit with the
 //! state, which may be of any algorithm. When the client's next request is under another limit, the state is carried
 //! over, or dropped if it means nothing there. So a rule with thousands of limits takes memory only for the clients that
 //! come.
 
-mod evict;
 mod shard;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,15 @@
 //! One shard of the map: clients in the order of their last visits, and the bytes that they take.
+//!
+//! A full shard looks at the clients that have been idle for longest until it has found a few within their limit, and
+//! evicts the one with the lowest rate. A client over its limit is evicted only if no other was found. A client with
+//! live reservations under concurrent is never evicted: the bound on reservations bounds these.
 
 use core::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use lru::LruCache;
+use smallvec::SmallVec;
 
-use super::evict::{Client, ScanBudget, Standing, scan};
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -16,6 +20,13 @@ use crate::store::table::{KeyHash, Word};
 /// The bytes that a client takes beside its state: the links and the allocation of its node, and its
 /// entry in the index.
 pub(super) const OVERHEAD: usize = 80;
+/// The number of clients within their limit among which an eviction chooses.
+const CANDIDATES: usize = 5;
+/// The number of clients that evictions look at, on average. Together with [`MAX_SCANNED`] it bounds the cost
+/// of a flood of clients that are all over their limit.
+pub(super) const SCANNED_PER_EVICTION: usize = 16;
+/// The most clients that one eviction looks at: more than the offenders of one attack that share a shard.
+pub(super) const MAX_SCANNED: usize = 1024;
 
 /// A client that a walk over a store passes.
 pub(crate) struct Passed<'a> {
@@ -38,7 +49,20 @@ pub(crate) struct Shard {
     max_clients: usize,
     displaced: u64,
     live: Arc<LiveHolds>,
-    pub(super) scan_budget: ScanBudget,
+    /// The number of clients that evictions may look at beyond their average, saved up by evictions that looked at
+    /// fewer.
+    saved_scans: usize,
+    #[cfg(test)]
+    pub(super) scanned: usize,
+}
+
+/// The rank of a client in the order of eviction: idle clients first, then those within their limits, each by
+/// rate.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Standing {
+    is_active: bool,
+    is_over: bool,
+    rate: f64,
 }
 
 /// A client's state, which is `None` only while it is being changed, and the limit under which it was stored.
@@ -66,6 +90,18 @@ impl Entry {
     }
 
     /// Returns the bytes that the client takes; 0 while its state is taken out.
+    /// Returns the client's rank in the order of eviction, and drops a state that no longer counts.
+    fn standing(&mut self, now: Nanos) -> Standing {
+        let limit = &self.limit;
+        let allowed = limit.admit(&mut self.state, now, Cost::ONE, Mode::Peek);
+        let rate = limit.usage(&mut self.state, now);
+        Standing {
+            is_active: self.state.is_some(),
+            is_over: !allowed,
+            rate,
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.state
             .as_ref()
@@ -82,7 +118,9 @@ impl Shard {
             max_clients,
             displaced: 0,
             live,
-            scan_budget: ScanBudget::default(),
+            saved_scans: MAX_SCANNED,
+            #[cfg(test)]
+            scanned: 0,
         }
     }
 
@@ -134,40 +172,52 @@ impl Shard {
     /// Evicts one of the clients that have been idle for longest; returns false if all that it found
     /// have live reservations.
     fn evict(&mut self, now: Nanos) -> bool {
+        let granted = (self.saved_scans + SCANNED_PER_EVICTION).min(MAX_SCANNED);
         // The client with the latest visit is not examined, since the place is needed for it.
-        let most = self.scan_budget.granted().min(self.states.len() - 1);
-        let held = &mut self.bytes;
-        let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, entry)| {
-            *held -= entry.bytes();
-            let limit = &entry.limit;
-            let allowed = limit.admit(&mut entry.state, now, Cost::ONE, Mode::Peek);
-            let rate = limit.usage(&mut entry.state, now);
-            *held += entry.bytes();
-            let is_active = entry.state.is_some();
-            let standing = Standing {
-                is_active,
-                is_over: !allowed,
-                rate,
-            };
-            let is_kept = is_active && limit.is_concurrent();
-            Client {
-                key: *key,
-                standing,
-                is_kept,
+        let most = granted.min(self.states.len() - 1);
+        let mut lowest: Option<(u64, Standing)> = None;
+        let mut passed_over = SmallVec::<[u64; CANDIDATES]>::new();
+        let mut candidates = 0;
+        for (key, entry) in self.states.iter_mut().rev().take(most) {
+            self.bytes -= entry.bytes();
+            let standing = entry.standing(now);
+            self.bytes += entry.bytes();
+            let is_kept = standing.is_active && entry.limit.is_concurrent();
+            if !is_kept && lowest.is_none_or(|(_, lowest)| standing < lowest) {
+                lowest = Some((*key, standing));
             }
-        }));
-        self.scan_budget.spend(&scan);
-        for key in &scan.passed_over {
+            if is_kept || standing.is_over {
+                passed_over.push(*key);
+            } else {
+                candidates += 1;
+            }
+            if candidates == CANDIDATES {
+                break;
+            }
+        }
+        self.spend(granted, passed_over.len() + candidates);
+        // Offenders of one attack lie side by side: these are looked at again only after all others.
+        for key in &passed_over {
             self.states.promote(key);
         }
-        if let Some((key, Standing { is_active, .. })) = scan.lowest {
-            if let Some(entry) = self.states.pop(&key) {
-                self.bytes -= entry.bytes();
-            }
-            self.live.forget(KeyHash::from_bits(key).fingerprint());
-            self.displaced += u64::from(is_active);
+        let Some((key, Standing { is_active, .. })) = lowest else {
+            return false;
+        };
+        if let Some(entry) = self.states.pop(&key) {
+            self.bytes -= entry.bytes();
         }
-        scan.lowest.is_some()
+        self.live.forget(KeyHash::from_bits(key).fingerprint());
+        self.displaced += u64::from(is_active);
+        true
+    }
+
+    /// Deducts the clients that an eviction has looked at from those that it may look at.
+    fn spend(&mut self, granted: usize, scanned: usize) {
+        self.saved_scans = granted - scanned;
+        #[cfg(test)]
+        {
+            self.scanned += scanned;
+        }
     }
 
     fn is_full(&self) -> bool {

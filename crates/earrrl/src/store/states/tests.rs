@@ -1,4 +1,4 @@
-use super::evict::{MAX_SCANNED, SCANNED_PER_EVICTION};
+use super::shard::{MAX_SCANNED, SCANNED_PER_EVICTION};
 use super::*;
 use crate::algorithm::{Limit, Mode, State, Tally};
 use crate::clock::Nanos;
@@ -158,7 +158,7 @@ fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
         assert!(request(&states, &limit, nth));
         assert!(!request(&states, &limit, nth));
     }
-    let scanned = total(&states, |shard| shard.scan_budget.scanned);
+    let scanned = total(&states, |shard| shard.scanned);
     let evicted = displaced(&states);
     assert!(
         scanned <= evicted * SCANNED_PER_EVICTION + MIN_SHARDS * MAX_SCANNED,
