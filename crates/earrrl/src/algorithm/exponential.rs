@@ -15,7 +15,7 @@ use alloc::string::String;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::places::{Came, Places, waits_text};
+use super::places::{Places, waits_text};
 use super::{Algorithm, ClientState, Policy, Waits};
 use crate::arithmetic::{exp, exp_m1, ln, ln_1p};
 use crate::clock::Nanos;
@@ -215,11 +215,6 @@ impl Exponential {
         self.places.spacing
     }
 
-    fn came(&self, before: &Measured, after: &Measured, now: Nanos, cost: Cost) -> Came {
-        let [before, after] = [before, after].map(|state| self.about_earliest(state, cost));
-        Came { now, before, after }
-    }
-
     /// Returns the nanoseconds from `now` to the instant that is `x` periods after `state`.
     fn nanos_until(&self, x: f64, state: &Measured, now: Nanos) -> i128 {
         let since = now.get().saturating_sub(state.at.get());
@@ -322,9 +317,10 @@ impl Algorithm for Exponential {
         let Some((before, last)) = before.zip(after.place) else {
             return after;
         };
-        let came = self.came(&before, &after, now, cost);
+        let [earlier, later] = [before, after].map(|state| self.about_earliest(&state, cost));
+        let kept = self.places.kept(last.get(), now, earlier, later);
         Measured {
-            place: self.places.kept(last.get(), came).and_then(NonZeroU64::new),
+            place: kept.and_then(NonZeroU64::new),
             ..after
         }
     }
@@ -337,11 +333,13 @@ impl Algorithm for Exponential {
                 ..after
             };
         }
-        let came = self.came(&before.unwrap_or(after), &after, now, cost);
+        let before = before.unwrap_or(after);
+        let [earlier, later] = [before, after].map(|state| self.about_earliest(&state, cost));
         // Without a place, the request takes the first one.
         let last = after.place.map_or(0, NonZeroU64::get);
+        let place = self.places.next(last, now, earlier, later, cost);
         Measured {
-            place: NonZeroU64::new(self.places.next(last, came, cost)),
+            place: NonZeroU64::new(place),
             ..after
         }
     }

@@ -55,14 +55,6 @@ pub(super) struct Places {
     pub(super) period: f64,
 }
 
-/// A request of a client that has a place: its time, and the first possible instants before and after it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Came {
-    pub(super) now: Nanos,
-    pub(super) before: Nanos,
-    pub(super) after: Nanos,
-}
-
 impl Places {
     /// Returns the places of a limit that earns so many units in a second.
     pub(super) fn new(per_second: f64, most: f64, period: f64) -> Self {
@@ -100,28 +92,36 @@ impl Places {
     }
 
     /// Returns the last place after a request that gets none. If the request was allowed, the queue is over if nobody
-    /// came at a place of it, and if a client went on.
-    pub(super) fn kept(self, last: u64, came: Came) -> Option<u64> {
-        let last = self.ahead(last, came.after)?;
-        let is_full = last - self.first(came.after) >= MOST;
-        let is_allowed = came.now >= came.before;
-        let is_missed = || came.now.since(came.before) > Duration::from_nanos(self.spacing) + LATE;
+    /// came at a place of it, and if a client went on. `before` and `after` are the first possible instants before and
+    /// after the request.
+    pub(super) fn kept(self, last: u64, now: Nanos, before: Nanos, after: Nanos) -> Option<u64> {
+        let last = self.ahead(last, after)?;
+        let is_full = last - self.first(after) >= MOST;
+        let is_allowed = now >= before;
+        let is_missed = || now.since(before) > Duration::from_nanos(self.spacing) + LATE;
         (!is_allowed || !is_full && !is_missed()).then_some(last)
     }
 
-    /// Returns the place of a denied request, given the last place of an earlier one. An expensive request takes as
-    /// many places as it has units.
-    pub(super) fn next(self, last: u64, came: Came, cost: Cost) -> u64 {
-        let first = self.first(came.after);
+    /// Returns the place of a denied request, given the last place of an earlier one, or 0. An expensive request takes as
+    /// many places as it has units. `before` and `after` are as for [`kept`](Self::kept).
+    pub(super) fn next(
+        self,
+        last: u64,
+        now: Nanos,
+        before: Nanos,
+        after: Nanos,
+        cost: Cost,
+    ) -> u64 {
+        let first = self.first(after);
         if last < first {
             return first;
         }
         let steps = (cost.as_f64() as u64).clamp(1, MOST);
         let ahead = last - first;
         let is_full = ahead >= MOST;
-        if came.before.since(came.now).as_nanos() as f64 > self.period * EARLY {
-            let after = came.after.since(came.now).as_nanos() as f64 / self.period;
-            let over = self.most * exp_m1(after);
+        if before.since(now).as_nanos() as f64 > self.period * EARLY {
+            let wait = after.since(now).as_nanos() as f64 / self.period;
+            let over = self.most * exp_m1(wait);
             if is_full || (ahead + steps) as f64 > PLACES_EACH * over + SLACK {
                 return first.saturating_add(WENT_ON);
             }

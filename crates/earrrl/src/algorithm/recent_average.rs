@@ -23,7 +23,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::contract::moments_are_words;
-use super::places::{Came, Places, waits_text};
+use super::places::{Places, waits_text};
 use super::{Algorithm, Moment, Policy, Waits, Word};
 use crate::arithmetic::{CELLS, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
@@ -261,8 +261,9 @@ impl RecentAverage {
     #[inline(never)]
     fn keep_place(&self, before: Moment, after: Moment, now: Nanos) -> Moment {
         let after = Moment(after.0 & -STEP);
+        let [earlier, later] = [before, after].map(|state| self.earliest(state));
         let last = self.last_place(before);
-        let kept = last.and_then(|last| self.places.kept(last, self.came(before, after, now)));
+        let kept = last.and_then(|last| self.places.kept(last, now, earlier, later));
         kept.map_or(after, |place| with_place(after, place))
     }
 
@@ -292,11 +293,6 @@ impl RecentAverage {
     #[doc(hidden)]
     pub fn spacing_nanos(&self) -> u64 {
         self.places.spacing
-    }
-
-    fn came(&self, before: Moment, after: Moment, now: Nanos) -> Came {
-        let [before, after] = [before, after].map(|state| self.earliest(state));
-        Came { now, before, after }
     }
 
     /// Returns the number of the last place that was given to the client.
@@ -481,14 +477,11 @@ impl Algorithm for RecentAverage {
         if self.waits() == Waits::First {
             return Moment(after.0 & -STEP);
         }
-        let last = before.and_then(|before| Some((self.last_place(before)?, before)));
-        let place = match last {
-            Some((last, before)) => {
-                let came = self.came(before, after, now);
-                self.places.next(last, came, cost)
-            }
-            None => self.places.first(self.earliest(after)),
-        };
+        let before = before.unwrap_or(after);
+        // Without a place, the request takes the first one.
+        let last = self.last_place(before).unwrap_or(0);
+        let [earlier, later] = [before, after].map(|state| self.earliest(state));
+        let place = self.places.next(last, now, earlier, later, cost);
         with_place(after, place)
     }
 
