@@ -38,19 +38,56 @@ use crate::grammar::RuleWords;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FixedWindow {
     terms: Windowed,
-    starts: Starts,
+    irregular: Option<Irregular>,
 }
 
-/// The instants at which windows begin. What only rare windows need is out of line: the checks of all algorithms are one
-/// function, which more code for rare windows makes slower.
+/// The windows that do not begin at multiples of their length since the Unix epoch. Their functions are out of line: the
+/// checks of all algorithms are one function, which more code for rare windows makes slower.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Starts {
-    /// Multiples of the window since the Unix epoch.
-    Multiples,
+enum Irregular {
     /// The periods of a calendar.
     Periods(Calendar),
-    /// The millisecond of a client's first request after its last window.
+    /// Windows from the millisecond of a client's first request after its last window.
     First,
+}
+
+impl Irregular {
+    #[cold]
+    #[inline(never)]
+    fn number(&self, now: Nanos) -> u64 {
+        match self {
+            Self::Periods(calendar) => calendar.number(now),
+            Self::First => now.get() / FirstWindow::NANOS,
+        }
+    }
+
+    /// Returns the number of words of one window; with `start=first`, more than counts can need.
+    #[cold]
+    #[inline(never)]
+    fn words(&self) -> u128 {
+        match self {
+            Self::Periods(_) => Calendar::WORDS,
+            Self::First => u128::MAX,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn word(&self, window: u64, place: u128) -> Word {
+        match self {
+            Self::Periods(_) => Calendar::word(window, place),
+            Self::First => FirstWindow::word(window, place),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn window_and_place(&self, word: Word) -> (u64, u128) {
+        match self {
+            Self::Periods(_) => Calendar::period_and_place(word),
+            Self::First => FirstWindow::start_and_count(word),
+        }
+    }
 }
 
 windowed!(FixedWindow);
@@ -84,7 +121,7 @@ impl FixedWindow {
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         Ok(Self {
             terms: Windowed::new(quota, window)?,
-            starts: Starts::Multiples,
+            irregular: None,
         })
     }
 
@@ -99,43 +136,40 @@ impl FixedWindow {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn starting_with_first(self) -> Self {
-        Self {
-            starts: Starts::First,
-            ..self
-        }
+        let irregular = Some(Irregular::First);
+        Self { irregular, ..self }
     }
 
     /// Returns the number of the window that contains `now`, or that begins with a request at `now`; see [`Count`].
     #[doc(hidden)]
     #[inline]
     pub fn number(&self, now: Nanos) -> u64 {
-        match &self.starts {
-            Starts::Multiples => self.terms.index(now),
-            Starts::Periods(calendar) => calendar.number(now),
-            Starts::First => FirstWindow::number(now),
+        match &self.irregular {
+            None => self.terms.index(now),
+            Some(irregular) => irregular.number(now),
         }
     }
 
     /// Returns the nanosecond since the Unix epoch at which a window begins.
     #[doc(hidden)]
     pub fn begins(&self, window: u64) -> i128 {
-        match &self.starts {
-            Starts::Multiples => i128::from(window) * i128::from(self.terms.window),
-            Starts::Periods(calendar) => calendar.begins(window),
-            Starts::First => i128::from(window) * i128::from(FirstWindow::NANOS),
+        match &self.irregular {
+            None => i128::from(window) * i128::from(self.terms.window),
+            Some(Irregular::Periods(calendar)) => calendar.begins(window),
+            Some(Irregular::First) => i128::from(window) * i128::from(FirstWindow::NANOS),
         }
     }
 
     /// Returns true if windows are periods of a calendar.
     #[doc(hidden)]
     pub fn is_calendar(&self) -> bool {
-        matches!(self.starts, Starts::Periods(_))
+        matches!(self.irregular, Some(Irregular::Periods(_)))
     }
 
     /// Returns true if a client's window begins with its first request.
     #[doc(hidden)]
     pub fn starts_with_first(&self) -> bool {
-        self.starts == Starts::First
+        self.irregular == Some(Irregular::First)
     }
 
     /// Returns the wait until the window that contains `now` ends.
@@ -156,8 +190,8 @@ impl FixedWindow {
     /// Returns the first nanosecond since the Unix epoch that belongs to a window no longer.
     #[inline]
     fn ends(&self, window: u64) -> i128 {
-        match self.starts {
-            Starts::Periods(_) => self.begins(window + 1),
+        match self.irregular {
+            Some(Irregular::Periods(_)) => self.begins(window + 1),
             _ => self.begins(window) + i128::from(self.terms.window),
         }
     }
@@ -170,23 +204,26 @@ impl FixedWindow {
     }
 
     #[inline]
+    fn words(&self) -> u128 {
+        match &self.irregular {
+            None => self.terms.words(),
+            Some(irregular) => irregular.words(),
+        }
+    }
+
+    #[inline]
     fn word_at(&self, window: u64, place: u128) -> Word {
-        match &self.starts {
-            Starts::Multiples => self.terms.word(window, place),
-            Starts::Periods(_) => Calendar::word(window, place),
-            Starts::First => FirstWindow::word(window, place),
+        match &self.irregular {
+            None => self.terms.word(window, place),
+            Some(irregular) => irregular.word(window, place),
         }
     }
 
     /// Returns the place, among the words of a window, of every count that is too great for a word. Its
-    /// state denies until the end of the window, whatever is refunded. With `start=first`, a word says so itself.
+    /// state denies until the end of the window, whatever is refunded.
     #[inline]
     fn endless(&self) -> u128 {
-        match &self.starts {
-            Starts::Multiples => self.terms.words() - 2,
-            Starts::Periods(_) => Calendar::WORDS - 2,
-            Starts::First => u128::MAX,
-        }
+        self.words() - 2
     }
 }
 
@@ -202,12 +239,14 @@ impl Algorithm for FixedWindow {
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, period) = words.quota_per()?;
         let policy = words.policy(Policy::Leaky)?;
-        let (starts, window) = match (Calendar::read(period, words)?, words.option("start")?) {
-            (None, None) => (Starts::Multiples, period.time()?),
-            (None, Some(start)) if start.text == "first" => (Starts::First, period.time()?),
+        let (irregular, window) = match (Calendar::read(period, words)?, words.option("start")?) {
+            (None, None) => (None, period.time()?),
+            (None, Some(start)) if start.text == "first" => {
+                (Some(Irregular::First), period.time()?)
+            }
             (Some(calendar), None) => {
                 let mean = Duration::from_nanos(calendar.mean_nanos());
-                (Starts::Periods(calendar), mean)
+                (Some(Irregular::Periods(calendar)), mean)
             }
             (None, Some(start)) => {
                 return Err(start.expected(
@@ -223,14 +262,16 @@ impl Algorithm for FixedWindow {
             }
         };
         let limit = Self::new(quota, window).map_err(|error| error.at(word.column))?;
-        Ok(Self { starts, ..limit }.with_policy(policy))
+        Ok(Self { irregular, ..limit }.with_policy(policy))
     }
 
     fn write(&self) -> String {
-        match self.starts {
-            Starts::Multiples => self.terms.write(Self::NAMES[0], ""),
-            Starts::Periods(calendar) => self.terms.write_per(Self::NAMES[0], &calendar.text()),
-            Starts::First => self.terms.write(Self::NAMES[0], " start=first"),
+        match self.irregular {
+            None => self.terms.write(Self::NAMES[0], ""),
+            Some(Irregular::Periods(calendar)) => {
+                self.terms.write_per(Self::NAMES[0], &calendar.text())
+            }
+            Some(Irregular::First) => self.terms.write(Self::NAMES[0], " start=first"),
         }
     }
 
@@ -242,19 +283,19 @@ impl Algorithm for FixedWindow {
 
     fn meaning(&self) -> [u64; 2] {
         // A calendar's number is odd.
-        let starts = match self.starts {
-            Starts::Multiples => 0,
-            Starts::Periods(calendar) => calendar.meaning(),
-            Starts::First => 2,
+        let starts = match self.irregular {
+            None => 0,
+            Some(Irregular::Periods(calendar)) => calendar.meaning(),
+            Some(Irregular::First) => 2,
         };
         [self.terms.window, starts]
     }
 
     #[inline]
     fn advance(&self, state: Option<Count>, now: Nanos) -> Option<Count> {
-        state.filter(|state| match self.starts {
-            Starts::Multiples => state.window >= self.terms.index(now),
-            _ => self.until_end(state.window, now) > 0,
+        state.filter(|state| match self.irregular {
+            None => state.window >= self.terms.index(now),
+            Some(_) => self.until_end(state.window, now) > 0,
         })
     }
 
@@ -324,8 +365,8 @@ impl Algorithm for FixedWindow {
     /// Returns 2^23 units per second of the window, 10^12 units in a calendar's period, and 2^39 units with
     /// `start=first`.
     fn largest_in_words(&self) -> Option<u64> {
-        match self.starts {
-            Starts::First => Some(FirstWindow::COUNT.most()),
+        match self.irregular {
+            Some(Irregular::First) => Some(FirstWindow::COUNT.most()),
             _ => u64::try_from((self.endless() - 1) / UNIT).ok(),
         }
     }
@@ -338,10 +379,9 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn state_of(&self, word: Word) -> Option<Count> {
-        let (window, place) = match &self.starts {
-            Starts::Multiples => self.terms.window_and_place(word),
-            Starts::Periods(_) => Calendar::period_and_place(word),
-            Starts::First => FirstWindow::start_and_count(word),
+        let (window, place) = match &self.irregular {
+            None => self.terms.window_and_place(word),
+            Some(irregular) => irregular.window_and_place(word),
         };
         let is_endless = place >= self.endless();
         let count = if is_endless { u128::MAX } else { place };
@@ -361,8 +401,8 @@ impl Algorithm for FixedWindow {
 
     /// Returns the word just before those of the present window; the rank 0 with `start=first`.
     fn idle(&self, now: Nanos) -> Word {
-        match self.starts {
-            Starts::First => 0,
+        match self.irregular {
+            Some(Irregular::First) => 0,
             _ => self.word_at(self.number(now), 0) - 1,
         }
     }
@@ -370,8 +410,8 @@ impl Algorithm for FixedWindow {
     /// Returns the last word of the next window: a request with a later clock may have begun it. With `start=first`
     /// such a clock may be a window ahead.
     fn greatest(&self, now: Nanos) -> Word {
-        let latest = match self.starts {
-            Starts::First => now + self.window(),
+        let latest = match self.irregular {
+            Some(Irregular::First) => now + self.window(),
             _ => now,
         };
         self.word_at(self.number(latest).saturating_add(2), 0) - 1

@@ -15,7 +15,6 @@ use super::calendar::Calendar;
 use super::contract::Word;
 use super::two_counts::{SCALE_BITS, TwoCounts};
 use super::windowed::Windowed;
-use crate::clock::Nanos;
 
 /// The base-2 logarithm of the number of words for each nanosecond.
 const BITS: u32 = 23;
@@ -67,15 +66,13 @@ impl Calendar {
     pub(super) const WORDS: u128 = 1 << PERIOD_BITS;
 
     /// Returns the word at a place among those of the period with the given number.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub(super) fn word(period: u64, place: u128) -> Word {
         word_at(period, PERIOD_BITS, place)
     }
 
     /// Returns the number of the period that a word belongs to, and the word's place among its words.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub(super) fn period_and_place(word: Word) -> (u64, u128) {
         number_and_place(word, PERIOD_BITS)
     }
@@ -91,24 +88,15 @@ impl FirstWindow {
     pub(super) const COUNT: TwoCounts = TwoCounts { bits: 39 };
     const BITS: u32 = Self::COUNT.bits + SCALE_BITS;
 
-    /// Returns the millisecond with which a window begins whose first request is at `now`.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn number(now: Nanos) -> u64 {
-        now.get() / Self::NANOS
-    }
-
     /// Returns the word of a count in billionths, rounded up if it has too many digits.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub(super) fn word(start: u64, count: u128) -> Word {
         let place = Self::COUNT.place_of(count, 0) >> Self::COUNT.bits;
         word_at(start, Self::BITS, place)
     }
 
     /// Returns the millisecond with which the window of a word began, and its count.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub(super) fn start_and_count(word: Word) -> (u64, u128) {
         let (start, place) = number_and_place(word, Self::BITS);
         (start, Self::COUNT.counts(place << Self::COUNT.bits).0)
