@@ -569,6 +569,91 @@ fn paths_that_visitors_reach_from_pages_and_others_alone() {
     }
 }
 
+/// Clients that have only their networks in common, or nothing, or a library for programs, read few pages each, and load
+/// no parts of them.
+#[test]
+fn readers_of_few_pages() {
+    for (seed, clients) in (120..).zip([24, 150, 40]) {
+        assert!(shop(seed).found().1.is_empty(), "seed {seed}");
+        let mut mix = shop(seed);
+        for nth in 0..clients {
+            let (client, agent) = match clients {
+                24 => (format!("203.0.{}.{nth}", nth % 2), mix.random.agent()),
+                40 => (mix.random.address(), "python-requests/2.31".to_owned()),
+                _ => (mix.random.address(), mix.random.agent()),
+            };
+            let page = |number: u64| format!("/page/{}", number % 60);
+            mix.attack(&client, ("-", &agent), page, 2400);
+        }
+        caught(mix);
+    }
+}
+
+/// Each client orders one code, all under one agent: too slowly for a limit with a short memory.
+#[test]
+fn forms_that_each_client_of_an_agent_sends_once() {
+    let mut mix = shop(130);
+    for _ in 0..120 {
+        let client = mix.random.address();
+        let second = mix.random.below(END);
+        let agent = "Mozilla/5.0 (Windows NT 6.1) Chrome/91.0";
+        mix.ask(second, (&client, "-", agent), "/code", 200);
+        mix.attackers.insert(client);
+    }
+    assert_eq!(caught(mix), Mark::Agent);
+}
+
+/// Each guess is sent from the form, which is asked for before.
+#[test]
+fn guesses_by_clients_that_load_the_form() {
+    let mut mix = Mix::honest(131);
+    for _ in 0..100 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let mut second = mix.random.below(1500);
+        while second < END {
+            let visitor = (&*client, "-", &*agent);
+            mix.ask(second, visitor, "/login?next=/", 200);
+            mix.ask_from(
+                "https://a.example/login",
+                second + 2,
+                visitor,
+                "/login",
+                401,
+            );
+            second += 600 + mix.random.below(3000);
+        }
+        mix.attackers.insert(client);
+    }
+    caught(mix);
+}
+
+/// Programs of customers, who may read much of what apps show, and old apps, which are told that their version is gone.
+#[test]
+fn programs_of_customers_and_old_apps() {
+    let mut mix = shop(132);
+    for nth in 0..120 {
+        let [app, old, customer] = [(); 3].map(|()| mix.random.address());
+        let agent = mix.random.agent();
+        let library = ["python-requests/2.31", "okhttp/4.9", "Go-http-client/1.1"][nth % 3];
+        let mut second = mix.random.below(600);
+        while second < END {
+            let item = format!("/api/v2/items/{}", mix.random.below(300));
+            mix.ask(second, (&app, "-", "App/2"), &item, 200);
+            mix.ask(second, (&app, "-", "App/2"), "/api/v2/feed", 200);
+            let visitor = mix.random.address();
+            mix.ask(second, (&visitor, "-", &agent), "/api/v2/feed", 200);
+            mix.ask(second, (&old, "-", &agent), "/api/v1/feed", 410);
+            if nth < 45 {
+                mix.ask(second + 60, (&customer, "-", library), &item, 200);
+            }
+            second += 60 + mix.random.below(1000);
+        }
+    }
+    let (_, touched, _) = mix.found();
+    assert!(touched.is_empty(), "{touched:?}");
+}
+
 /// Each request has an agent of its own, and asks for a page that visitors load with its parts.
 #[test]
 fn pages_under_ever_new_agents() {

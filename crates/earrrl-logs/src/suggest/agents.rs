@@ -26,6 +26,33 @@ pub(super) const MONITORS: [&str; 11] = [
     "site24x7",
 ];
 
+/// The beginnings of the user agents of libraries and tools with which programs are written.
+const SCRIPTS: [&str; 12] = [
+    "python",
+    "curl/",
+    "wget/",
+    "go-http-client",
+    "aiohttp",
+    "httpx",
+    "scrapy",
+    "java/",
+    "libwww-perl",
+    "axios/",
+    "node-fetch",
+    "ruby",
+];
+
+/// Returns true if a user agent is that of a library or a tool with which programs are written. Those of apps, such as
+/// OkHttp and CFNetwork, are none: many people have one.
+pub(super) fn is_script(agent: &[u8]) -> bool {
+    let starts = |name: &&str| {
+        agent
+            .get(..name.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    SCRIPTS.iter().any(starts)
+}
+
 /// Returns true if a user agent names a crawler or a monitor.
 pub(super) fn is_declared(agent: &[u8]) -> bool {
     has_any(agent, &MONITORS) || has_any(agent, &CRAWLERS)

@@ -3,10 +3,10 @@
 use earrrl::RuleError;
 
 use super::Sweep;
+use super::habits::is_failure;
 use super::peaks::RateMeter;
 use super::profile::CROWD;
 use super::rows::{Row, Rows, Table, logged};
-use super::suspects::is_failure;
 
 /// The people behind one address.
 #[derive(Debug, Clone, Copy, Default)]

@@ -13,10 +13,11 @@ use hashbrown::HashSet;
 use ipnet::IpNet;
 
 use super::candidates::{JudgedLimit, limit_within};
+use super::habits::{is_failure, is_missing};
 use super::networks::Networks;
 use super::peaks::{Gap, RateMeter, Sweep};
 use super::rows::{Clients, Mark, NONE, Row, Rows, Table, Values as ValueNumbers, logged};
-use super::suspects::{Suspects, Suspicion, is_failure, is_missing};
+use super::suspects::{Suspects, Suspicion};
 use crate::reading::ClientNumbers;
 
 /// The least number of clients of a group.
@@ -123,14 +124,14 @@ pub(super) fn groups(
     sweep: &Sweep,
     known: &Clients,
 ) -> Result<Vec<Group>, RuleError> {
-    let suspects = Suspects::of(rows);
+    let networks = Networks::of(clients);
+    let suspects = Suspects::of(rows, &networks);
     let suspected = suspects.of.iter().flatten().count();
     // If nearly everybody fails, the server is at fault, and there is nobody to compare a client with.
     let ordinary = suspects.of.len() - suspected;
     if suspected < FEWEST || ordinary < 2 * FEWEST || ordinary * 10 < suspects.of.len() {
         return Ok(Vec::new());
     }
-    let networks = Networks::of(clients);
     let mut found = Vec::new();
     for (path, reads, mut left) in scopes(rows, &suspects) {
         left.retain(|client| !known.contains(client));
@@ -191,13 +192,18 @@ impl Scope<'_> {
             Mark::AgentInNetwork => Some(short(row.agent)? << 32 | network()?),
             Mark::Path => short(row.path).filter(|_| self.path.is_none()),
             Mark::Address => {
-                let suspicion = self.suspects.against(row.client);
-                let is_sure = matches!(suspicion, Some(Suspicion::Guesses | Suspicion::Alone));
+                let is_sure = self.is_sure(row.client);
                 network().and(known(row.client)).filter(|_| is_sure)
             }
             Mark::Client => known(row.client),
             Mark::User | Mark::ApiKey => known(row.user),
         }
+    }
+
+    /// Returns true if what a client does is no visit, whatever it shares with others.
+    fn is_sure(&self, client: u32) -> bool {
+        let suspicion = self.suspects.against(client);
+        matches!(suspicion, Some(Suspicion::Guesses | Suspicion::Alone))
     }
 
     /// Returns true if a client is under no suspicion of the kind that is looked for.
@@ -256,7 +262,7 @@ impl Scope<'_> {
             let clients = group.touched.len() + group.others;
             // A path that nobody else asks for may be one of an app.
             let is_large = group.others >= FEWEST
-                && (group.mark == Mark::Address
+                && (group.touched.iter().all(|&client| self.is_sure(client))
                     || group.sent as f64 >= SHARE * group.requests as f64
                     || group.touched.len() as f64 >= SHARE * clients as f64);
             if group.failed * 2 >= group.sent || is_large {
@@ -363,17 +369,19 @@ impl Scope<'_> {
             return Ok(None);
         };
         let mut best: Option<Parted> = None;
-        let half_lives = if mark.is_named() {
-            &HALF_LIVES[..1]
-        } else {
-            &HALF_LIVES
+        // Many honest clients read steadily, or ask for paths that few others do, so that a slow rate shows nothing.
+        let half_lives = match mark.is_named() && (self.reads || mark == Mark::Path) {
+            true => &HALF_LIVES[..1],
+            false => &HALF_LIVES,
         };
         for &seconds in half_lives {
             let half_life = Duration::from_secs(seconds);
             let parted = self.threshold(mark, self.peaks(mark, half_life, &values, &exempt)?);
             let Some((gap, more)) = parted.filter(|(gap, more)| {
                 let most = best.as_ref().map_or(0, |best| best.touched.len());
-                gap.clients > most + WORTH * more.len()
+                // A rule that limits nearly all needs no longer half-life.
+                let enough = if mark.is_named() { most / 20 } else { 0 };
+                gap.clients > most + enough + WORTH * more.len()
             }) else {
                 continue;
             };
@@ -386,7 +394,10 @@ impl Scope<'_> {
                 exempt: exempt.iter().copied().chain(more).collect(),
             };
             self.count(&mut parted)?;
-            best = Some(parted);
+            let most = best.as_ref().map_or(0, |best| best.touched.len());
+            if !mark.is_named() || parted.touched.len() > most {
+                best = Some(parted);
+            }
         }
         Ok(best)
     }

@@ -2,9 +2,12 @@
 //! counts the clients that a limit would affect.
 
 mod agents;
+mod callers;
 mod candidates;
+mod cohorts;
 mod crowds;
 mod group;
+mod habits;
 mod judge;
 mod networks;
 mod parts;
