@@ -194,3 +194,29 @@ impl Algorithm for Concurrent {
         self.refund(before?, now, held.at, held.cost)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limit, Rule};
+
+    #[test]
+    fn a_renewal_takes_no_more_places_than_are_there() {
+        let rule: Rule = "concurrent 3 timeout=1m".parse().unwrap();
+        let Limit::Concurrent(limit) = rule.limit() else {
+            panic!("{rule}")
+        };
+        let [at, later] = [Nanos::from_secs(1), Nanos::from_secs(2)];
+        let one = limit.charge(None, at, Cost::ONE);
+        for (places, renewed) in [(1, true), (2, false)] {
+            let held = Held::new(at, Cost::from_units(places), Duration::ZERO);
+            let (after, is_renewed) = limit.renew(Some(one.clone()), later, &held);
+            let expected = if renewed {
+                limit.charge(None, later, Cost::ONE)
+            } else {
+                one.clone()
+            };
+            assert_eq!((after, is_renewed), (Some(expected), renewed), "{places}");
+        }
+    }
+}

@@ -126,6 +126,9 @@ mod tests {
                 "{current} {previous}"
             );
         }
+        // By the finest step whose counts fit.
+        let rounded = second.place_of(1_000_000_001, 0);
+        assert_eq!(second.counts(rounded), (1_000_000_100, 0));
         let endless = second.place_of(u128::MAX, 3);
         assert_eq!(second.counts(endless), (u128::MAX, 1_000_000_000));
     }
