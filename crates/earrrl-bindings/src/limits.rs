@@ -86,7 +86,7 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// The target as the client has sent it, or the path that was decoded from it.
     pub target: Target<'a>,
-    /// The target below the prefix of the application, if it has one.
+    /// The target without the prefix at which a proxy or another application serves this one; `None` without a prefix.
     pub below: Option<Target<'a>>,
     /// The address of the connection, as a text.
     pub peer: Option<&'a str>,

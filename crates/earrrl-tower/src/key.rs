@@ -150,7 +150,7 @@ pub struct PeerAddress(pub IpAddr);
 #[derive(Clone, Debug)]
 pub struct RequestTarget(pub Bytes);
 
-/// The target of a request below the prefix of its application, as a proxy or a mounting application adds one. Rules with
+/// The target of a request without the prefix at which a proxy or another application serves this one. Rules with
 /// [`paths`](crate::RequestRule::paths) apply to it as to the whole target.
 #[derive(Clone, Debug)]
 pub struct TargetBelow(pub Bytes);

@@ -15,14 +15,15 @@ const FLOODED: usize = 6;
 /// The least number of different pages that nobody reads without coming to one from another.
 const READ: u32 = 4;
 
-/// The number of clients by which they must outnumber others beside that.
+/// The number of clients that one group must have beyond such a multiple of the other, so that small groups prove
+/// nothing.
 const SURPLUS: usize = 20;
 
 /// The most visitors that begin with a shape of paths, as a share of those that ask for it, if they come to it from
 /// other pages.
 const ENTRIES: f64 = 0.2;
 
-/// The number of different paths in a folder from which on they have one shape.
+/// The least number of different paths in a folder that count as paths of one shape.
 const ALIKE_IN_FOLDER: u32 = 20;
 
 /// The facts that the log shows at all.
@@ -183,7 +184,7 @@ pub(super) fn callers(
     of_shapes
 }
 
-/// Returns how many of these numbers are at least `least`.
+/// Returns the number of clients that sent `least` requests or more, given how many each of them sent.
 pub(super) fn at_least(numbers: &[u32], least: u32) -> usize {
     numbers.iter().filter(|&&number| number >= least).count()
 }
@@ -216,7 +217,8 @@ impl Callers {
         }
     }
 
-    /// Returns the number of requests that no visitor sends without asking for anything else.
+    /// Returns the least number of requests by which a client that asks only for paths of this shape is no visitor;
+    /// `None` if visitors send as many.
     fn least_alone(&self, sends: bool, shown: Shown) -> Option<u32> {
         let alone = |least| at_least(&self.alone, least);
         let others = |least| at_least(&self.others, least);

@@ -379,7 +379,7 @@ impl Scope<'_> {
             let parted = self.threshold(mark, self.peaks(mark, half_life, &values, &exempt)?);
             let Some((gap, more)) = parted.filter(|(gap, more)| {
                 let most = best.as_ref().map_or(0, |best| best.touched.len());
-                // A rule that limits nearly all needs no longer half-life.
+                // A longer half-life is worth its slower forgiveness only if it limits a twentieth more clients.
                 let enough = if mark.is_named() { most / 20 } else { 0 };
                 gap.clients > most + enough + WORTH * more.len()
             }) else {

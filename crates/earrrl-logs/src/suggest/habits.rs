@@ -39,7 +39,7 @@ pub(super) struct Signs {
     pub is_declared: bool,
     /// True if the user agent is one of a browser, or if the log has none.
     pub is_browser: bool,
-    /// True if the user agent is that of a library for programs.
+    /// True if the user agent names a library or a tool with which programs are written, such as curl.
     pub is_script: bool,
     /// The shape of the path, and of the request.
     pub shape: u32,
@@ -277,7 +277,7 @@ impl Habits {
             .then_some((self.shape >> 1 << 1 | sends, attempts))
     }
 
-    /// Returns true if nearly each request has a user agent of its own.
+    /// Returns true if nearly every request of the client has a different user agent.
     pub(super) fn draws_agents(&self) -> bool {
         let few = f64::from(self.requests.min(100));
         self.requests >= MANY && different(self.agents) >= DRAWN * few
@@ -319,7 +319,8 @@ fn is_refused(status: u16) -> bool {
     is_failure(status) || is_missing(status)
 }
 
-/// Returns the bit of a path or a user agent with this number.
+/// Returns one of 64 bits for the number of a path or a user agent; [`different`] estimates from such bits how many
+/// different ones there were.
 fn bit_of(number: u16) -> u64 {
     1 << (u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
 }

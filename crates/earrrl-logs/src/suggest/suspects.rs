@@ -67,7 +67,8 @@ impl Suspects {
         let agents = |is: fn(&[u8]) -> bool| -> Vec<bool> {
             rows.agents.names().into_iter().map(is).collect()
         };
-        let (declared, browsers) = (agents(is_declared), agents(is_browser));
+        let declared = agents(is_declared);
+        let browsers = agents(is_browser);
         let scripts = agents(is_script);
         let has_agents = !browsers.is_empty();
         let mut habits: Vec<Habits> = Vec::new();
