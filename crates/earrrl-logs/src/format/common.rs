@@ -5,7 +5,7 @@
 //! The list of X-Forwarded-For may stand in place of the host, or behind the agent, as in the
 //! format that nginx's example configuration calls `main`.
 
-use std::cell::Cell;
+use std::cell::OnceCell;
 
 use super::field::{Field, path_of, target};
 use crate::line::Skip;
@@ -33,6 +33,9 @@ pub(super) const FIELDS: [&str; 17] = [
     "http_x_forwarded_for",
 ];
 
+/// The most texts in quotes behind the time: the request, the referrer, the agent and the list of X-Forwarded-For.
+const QUOTED: usize = 4;
+
 /// Reads lines in the common or the combined log format. A line must contain the client and the
 /// time; other fields are parsed only when they are used.
 #[derive(Clone)]
@@ -49,8 +52,16 @@ pub(super) struct Line<'a> {
     who: &'a [u8],
     /// The text behind the time.
     rest: &'a [u8],
-    /// The number of pairs of quotes that were passed last, and the text behind them: mostly the next is asked for.
-    passed: Cell<(usize, &'a [u8])>,
+    /// The texts of `rest` in quotes, once one of them is asked for.
+    quoted: OnceCell<Quoted<'a>>,
+}
+
+/// The texts in quotes behind the time.
+#[derive(Default)]
+struct Quoted<'a> {
+    texts: [Option<&'a [u8]>; QUOTED],
+    /// The text behind the first of them.
+    behind_request: &'a [u8],
 }
 
 impl Parser {
@@ -87,7 +98,7 @@ impl Parser {
                 client,
                 who: &line[..3],
                 rest: &stamp[27..],
-                passed: Cell::new((0, &stamp[27..])),
+                quoted: OnceCell::new(),
             };
             return Ok((Stamp::utc(time), fields));
         }
@@ -105,7 +116,7 @@ impl Parser {
             client,
             who,
             rest: &line[end + 1..],
-            passed: Cell::new((0, &line[end + 1..])),
+            quoted: OnceCell::new(),
         };
         Ok((time, fields))
     }
@@ -150,27 +161,32 @@ impl<'a> Line<'a> {
 
     /// Returns the text in the `number`th pair of quotes behind the time, counted from 0.
     fn quoted(&self, number: usize) -> Option<&'a [u8]> {
-        let (text, behind) = quotes(self.behind(number)?)?;
-        self.passed.set((number + 1, behind));
-        Some(text)
+        self.all_quoted().texts[number]
     }
 
     /// Returns the `number`th word behind the request, counted from 0.
     fn after_request(&self, number: usize) -> Option<&'a [u8]> {
-        let words = self.behind(1)?.split(|&b| b == b' ');
+        let words = self.all_quoted().behind_request.split(|&b| b == b' ');
         words.filter(|word| !word.is_empty()).nth(number)
     }
 
-    /// Returns the text behind so many pairs of quotes.
-    fn behind(&self, pairs: usize) -> Option<&'a [u8]> {
-        let (mut passed, mut rest) = self.passed.get();
-        if passed > pairs {
-            (passed, rest) = (0, self.rest);
-        }
-        for _ in passed..pairs {
-            rest = quotes(rest)?.1;
-        }
-        Some(rest)
+    /// Returns the texts in quotes behind the time. They are looked for together, since each begins behind the one before.
+    fn all_quoted(&self) -> &Quoted<'a> {
+        self.quoted.get_or_init(|| {
+            let mut all = Quoted::default();
+            let mut rest = self.rest;
+            for (number, found) in all.texts.iter_mut().enumerate() {
+                let Some((text, behind)) = quotes(rest) else {
+                    break;
+                };
+                *found = Some(text);
+                rest = behind;
+                if number == 0 {
+                    all.behind_request = behind;
+                }
+            }
+            all
+        })
     }
 }
 
@@ -292,11 +308,12 @@ fn quotes(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let inner = &text[open + width..];
     let mut from = 0;
     loop {
-        let at = from + memchr::memchr2(b'"', b'\\', &inner[from..])?;
-        if inner[at] == b'"' {
+        let at = from + memchr::memchr(b'"', &inner[from..])?;
+        let escapes = inner[..at].iter().rev().take_while(|&&b| b == b'\\');
+        if escapes.count() % 2 == 0 {
             return Some((&inner[..at], inner.get(at + width..).unwrap_or(b"")));
         }
-        from = (at + 2).min(inner.len());
+        from = at + 1;
     }
 }
 
@@ -328,6 +345,21 @@ mod tests {
         ];
         for (name, value) in cases {
             assert_eq!(get(LINE, false, name).as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_even_number_of_backslashes_escapes_no_quote() {
+        let get = |target: &str, name| {
+            let line = format!(
+                r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET {target}" 200 5 "r" "a""#
+            );
+            get(line.as_bytes(), false, name)
+        };
+        for (target, path) in [(r"/\\", r"/\\"), (r#"/\\\" x"#, r#"/\\\""#), (r"\\", r"\\")] {
+            assert_eq!(get(target, "path").as_deref(), Some(path));
+            assert_eq!(get(target, "status").as_deref(), Some("200"));
+            assert_eq!(get(target, "agent").as_deref(), Some("a"));
         }
     }
 

@@ -144,8 +144,8 @@ pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {
     let hosts = HOSTS.map(|name| Field::Named(name.into())).into();
     // In the order in which most lines have them.
     let first = [
-        "status",
         "method",
+        "status",
         "header:referer",
         "header:user-agent",
         API_KEY,
@@ -167,8 +167,8 @@ impl<'a> RequestValues<'a> {
         let mut next = || texts.next().flatten();
         let values = Self {
             path: next(),
-            status: next(),
             method: next(),
+            status: next(),
             referer: next(),
             agent: next(),
             api_key: next(),
@@ -242,9 +242,6 @@ impl Rows {
             false => values.api_key,
         };
         let user = user.and_then(|user| self.users.number(user));
-        let status = values
-            .status
-            .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         if let (Some(host), Some(agent)) = (values.host, values.agent)
             && is_declared(agent)
         {
@@ -258,7 +255,7 @@ impl Rows {
             user: user.unwrap_or(u32::MAX),
             path: path.map_or(NONE, |path| self.paths.number(path)),
             agent: values.agent.map_or(NONE, |agent| self.agents.number(agent)),
-            status: status.unwrap_or(0),
+            status: values.status.and_then(status).unwrap_or(0),
             has_referer: values.referer.is_some(),
             sends: values.method.is_some_and(sends),
         });
@@ -304,6 +301,14 @@ fn can_be_named(value: &[u8]) -> bool {
         && value.iter().all(is_plain)
         && value.trim_ascii().len() == value.len()
         && std::str::from_utf8(value).is_ok()
+}
+
+/// Returns the number of a status.
+fn status(text: &[u8]) -> Option<u16> {
+    text.iter().try_fold(0_u16, |number, digit| {
+        let digit = char::from(*digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit as u16)
+    })
 }
 
 /// Returns true if requests with a method send something. Browsers ask with `OPTIONS` whether they may.
