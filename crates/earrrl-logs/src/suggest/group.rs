@@ -295,7 +295,12 @@ impl Scope<'_> {
         }
         let of_suspects = self.requests().filter(|row| is_left[row.client as usize]);
         let with_value = |row: &Row| Some((self.value(mark, row)?, row.client));
-        let pairs: HashSet<(u64, u32), RandomState> = of_suspects.filter_map(with_value).collect();
+        // Most requests of a client have the value of the one before.
+        let mut last = vec![None; self.networks.of.len()];
+        let is_other =
+            |&(value, client): &(u64, u32)| last[client as usize].replace(value) != Some(value);
+        let pairs = of_suspects.filter_map(with_value).filter(is_other);
+        let pairs: HashSet<(u64, u32), RandomState> = pairs.collect();
         // The number of suspects with each value, and the other clients that have it, too.
         let mut shared: Table<u64, (usize, Clients)> = Table::default();
         for (value, _) in pairs {

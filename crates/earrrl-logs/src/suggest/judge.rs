@@ -149,6 +149,8 @@ impl JudgedAdvice {
             Some((limit, _)) => Some(RateMeter::new(limit.half_life)?),
             None => None,
         };
+        let limits = self.limits.iter().chain([&self.suggested]);
+        let lowest = limits.fold(f64::INFINITY, |least, judged| least.min(judged.limit));
         // For each named client: the number of its requests, and the times of the first and the
         // last.
         let mut seen: HashMap<u32, (u64, u64, u64), RandomState> = self
@@ -157,8 +159,10 @@ impl JudgedAdvice {
             .collect();
         for request in requests {
             let rate = meter.add(request);
-            let limits = self.limits.iter_mut().chain([&mut self.suggested]);
-            limits.for_each(|judged| judged.requests += u64::from(rate > judged.limit));
+            if rate > lowest {
+                let limits = self.limits.iter_mut().chain([&mut self.suggested]);
+                limits.for_each(|judged| judged.requests += u64::from(rate > judged.limit));
+            }
             if let (Some(meter), Some((limit, _))) = (&mut second, &mut self.second) {
                 limit.requests += u64::from(meter.add(request) > limit.limit);
             }

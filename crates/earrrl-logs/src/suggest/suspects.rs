@@ -129,17 +129,22 @@ impl Suspects {
 
     /// Returns the path that at least half of a client's requests are for, of each client under suspicion.
     pub(super) fn main_paths(&self, rows: &[Row]) -> Table<u32, u16> {
-        let of_suspects = rows.iter().filter(|row| self.against(row.client).is_some());
-        let mut asked: Vec<(u32, u16)> = of_suspects.map(|row| (row.client, row.path)).collect();
-        asked.sort_unstable();
-        let main = asked
-            .chunk_by(|one, next| one.0 == next.0)
-            .filter_map(|all| {
-                let of_paths = all.chunk_by(|one, next| one == next);
-                let most = of_paths.max_by_key(|of_path| of_path.len())?;
-                (most.len() * 2 >= all.len()).then_some(most[0])
-            });
-        main.filter(|(_, path)| *path != NONE).collect()
+        let mut requests = vec![0; self.of.len()];
+        let mut asked: Table<(u32, u16), u32> = Table::default();
+        for row in rows.iter().filter(|row| self.against(row.client).is_some()) {
+            requests[row.client as usize] += 1;
+            *asked.entry((row.client, row.path)).or_default() += 1;
+        }
+        let mut main: Table<u32, u16> = Table::default();
+        for ((client, path), count) in asked {
+            if count * 2 >= requests[client as usize] {
+                // Of two paths with half of the requests each, the same one in every run.
+                let chosen = main.entry(client).or_insert(path);
+                *chosen = path.max(*chosen);
+            }
+        }
+        main.retain(|_, path| *path != NONE);
+        main
     }
 }
 
