@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::LogReader;
-use earrrl_logs::suggest::{Mark, PartRules, Rows, Sweep, WantedRules, judge};
+use earrrl_logs::suggest::{Mark, PartRules, Rows, Sweep, judge};
 
 use crate::reading::rows_of;
 
@@ -177,15 +177,12 @@ impl Mix {
     /// Returns the groups that are found, and the names of the clients that their rules touch.
     fn found(mut self) -> (PartRules, BTreeSet<String>, BTreeSet<String>) {
         let (rows, reader) = self.rows();
-        let wanted = WantedRules {
-            groups: true,
-            parts: true,
-        };
+        let suspected = rows.suspected(&reader.clients);
         let half_lives = [10, 60].map(Duration::from_secs);
         let most = |clients| clients / 20;
         let sweep = Sweep::new(&half_lives, most, || rows.requests()).unwrap();
         let rules = rows
-            .rules(wanted, &reader.clients, &sweep, &most, std::iter::empty())
+            .rules(Some(&suspected), true, &sweep, &most, std::iter::empty())
             .unwrap();
         let touched = rules.groups.iter().flat_map(|group| &group.touched);
         let name = |&client: &u32| String::from_utf8_lossy(reader.clients.key(client)).into_owned();

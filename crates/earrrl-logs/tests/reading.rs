@@ -9,7 +9,7 @@ use earrrl_logs::line::{Skip, time};
 use earrrl_logs::reading::{
     ClientNumbers, Costs, Filter, LogReader, ReadError, Requests, Selection,
 };
-use earrrl_logs::suggest::{Rows, Sweep, WantedRules, profile_texts};
+use earrrl_logs::suggest::{Rows, Sweep, profile_texts};
 use earrrl_tower::Prefixes;
 
 /// The outcome of reading a log.
@@ -176,14 +176,10 @@ fn api_keys_are_the_users_of_a_log_that_names_nobody() {
             "header:x-api-key" => vec![Field::new("x_api_key")],
             _ => Vec::new(),
         };
-        let (rows, reader) = rows_of(&log, fields);
-        let wanted = WantedRules {
-            groups: false,
-            parts: true,
-        };
+        let (rows, _) = rows_of(&log, fields);
         let minute = [std::time::Duration::from_secs(60)];
         let sweep = Sweep::new(&minute, |_| 1, || rows.requests()).unwrap();
-        rows.rules(wanted, &reader.clients, &sweep, &|_| 1, std::iter::empty())
+        rows.rules(None, true, &sweep, &|_| 1, std::iter::empty())
             .unwrap()
     };
     let rules = user_rule("");

@@ -113,19 +113,32 @@ struct ClientPeaks {
     one: f64,
 }
 
-/// Finds the groups among requests, which must be in the order of their times and which `sweep` has measured. `clients`
-/// are the names of the clients, and `known` those that other rules limit.
+/// The clients whose requests look like an attack, by the habits of all clients, with the networks of all.
+pub struct Suspected {
+    networks: Networks,
+    suspects: Suspects,
+}
+
+impl Rows {
+    /// Finds the suspects among requests that are sorted. `clients` are the names of the clients.
+    pub fn suspected(&self, clients: &ClientNumbers) -> Suspected {
+        let networks = Networks::of(clients);
+        let suspects = Suspects::of(self, &networks);
+        Suspected { networks, suspects }
+    }
+}
+
+/// Finds the groups among requests, which must be in the order of their times, which `sweep` has measured and of whose
+/// clients some are suspected. `known` are the clients that other rules limit.
 ///
 /// # Errors
 /// Returns an error if a computed limit is not valid in a rule.
 pub(super) fn groups(
     rows: &Rows,
-    clients: &ClientNumbers,
+    Suspected { networks, suspects }: &Suspected,
     sweep: &Sweep,
     known: &Clients,
 ) -> Result<Vec<Group>, RuleError> {
-    let networks = Networks::of(clients);
-    let suspects = Suspects::of(rows, &networks);
     let suspected = suspects.of.iter().flatten().count();
     // If nearly everybody fails, the server is at fault, and there is nobody to compare a client with.
     let ordinary = suspects.of.len() - suspected;
@@ -133,15 +146,15 @@ pub(super) fn groups(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    for (path, reads, mut left) in scopes(rows, &suspects) {
+    for (path, reads, mut left) in scopes(rows, suspects) {
         left.retain(|client| !known.contains(client));
         let scope = Scope {
             rows,
             path,
             reads,
-            suspects: &suspects,
+            suspects,
             left,
-            networks: &networks,
+            networks,
             sweep,
         };
         found.extend(scope.groups()?);

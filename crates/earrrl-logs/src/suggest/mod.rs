@@ -21,7 +21,7 @@ mod toml;
 mod toml_rule;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
-pub use group::Group;
+pub use group::{Group, Suspected};
 pub use judge::{JudgedAdvice, SeenClient, judge};
 pub(crate) use networks::network_of;
 pub use parts::{PartRules, PathRule};
@@ -29,7 +29,7 @@ pub use peaks::Peaks;
 pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::Profiles;
 pub use report::{Advice, figure, write_json, write_table};
-pub use rows::{Mark, Rows, WantedRules, profile_texts};
+pub use rows::{Mark, Rows, profile_texts};
 pub use terms::RuleTerms;
 pub use toml::write_toml;
 pub use toml_rule::{rule_toml, toml_text};

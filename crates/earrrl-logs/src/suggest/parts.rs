@@ -9,9 +9,9 @@ use std::time::Duration;
 use earrrl::RuleError;
 
 use super::crowds::crowds;
-use super::group::{Group, groups};
+use super::group::{Group, Suspected, groups};
 use super::peaks::FEW;
-use super::rows::{Clients, NONE, Row, Rows, WantedRules, logged};
+use super::rows::{Clients, NONE, Row, Rows, logged};
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
 use crate::reading::{ClientNumbers, LoggedRequest};
 
@@ -48,16 +48,16 @@ pub struct PartRules {
 }
 
 impl Rows {
-    /// Finds the rules for groups of clients, for single paths and for users among requests that are sorted, which
-    /// `sweep` has measured. `clients` are the names of the clients; `most` returns the number of clients, of so many,
+    /// Finds rules for groups of the suspected clients, and if `wants_parts` is true for single paths and for users,
+    /// among requests that are sorted, which `sweep` has measured. `most` returns the number of clients, of so many,
     /// that a rule may affect; `known` are the clients that the rules for all paths affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
     pub fn rules(
         self,
-        wanted: WantedRules,
-        clients: &ClientNumbers,
+        suspected: Option<&Suspected>,
+        wants_parts: bool,
         sweep: &Sweep,
         most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
@@ -67,12 +67,12 @@ impl Rows {
         let half_lives: Vec<Duration> = half_lives.collect();
         // The two searches read the same requests, each on a processor of its own.
         let (groups, parts) = std::thread::scope(|scope| {
-            let find = || match wanted.groups {
-                true => groups(&self, clients, sweep, &known),
-                false => Ok(Vec::new()),
+            let find = || match suspected {
+                Some(suspected) => groups(&self, suspected, sweep, &known),
+                None => Ok(Vec::new()),
             };
             let groups = scope.spawn(find);
-            let parts = match wanted.parts {
+            let parts = match wants_parts {
                 true => self.parts(&half_lives, most, &known),
                 false => Ok((None, Vec::new())),
             };
@@ -253,21 +253,11 @@ mod tests {
     #[test]
     fn a_path_has_a_rule_for_clients_that_stand_out_there_alone() {
         let half_lives = [Duration::from_secs(10), Duration::from_secs(60)];
-        let wanted = WantedRules {
-            groups: false,
-            parts: true,
-        };
         let rules = |known: &[u32]| {
             let rows = requests();
             let sweep = Sweep::new(&half_lives, |_| 2, || rows.requests()).unwrap();
-            rows.rules(
-                wanted,
-                &ClientNumbers::new(),
-                &sweep,
-                &|_| 2,
-                known.iter().copied(),
-            )
-            .unwrap()
+            rows.rules(None, true, &sweep, &|_| 2, known.iter().copied())
+                .unwrap()
         };
         let found = rules(&[]);
         assert_eq!(found.paths.len(), 1);

@@ -129,15 +129,6 @@ pub(super) struct RequestValues<'a> {
     pub is_forwarded: bool,
 }
 
-/// The rules that are looked for beside a limit for all requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WantedRules {
-    /// True for rules for groups of many clients.
-    pub groups: bool,
-    /// True for rules for single paths, and for users.
-    pub parts: bool,
-}
-
 /// Returns the fields whose texts [`Rows::extend`] and [`super::Profiles`] need, from a function that returns the fields
 /// of an attribute, in order of preference.
 pub fn profile_texts(fields: impl Fn(&str) -> Vec<Field>) -> Vec<Vec<Field>> {

@@ -1,7 +1,9 @@
 //! `earrrl suggest`: finds the limit that would affect only the worst clients.
 
 use std::io::{self, BufWriter, Write};
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -10,10 +12,10 @@ use earrrl::Rule;
 use super::failure::warn;
 use super::{CliFailure, log};
 use earrrl_logs::format::Field;
-use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
+use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader};
 use earrrl_logs::suggest::{
     Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, Rows, RuleTerms,
-    Sweep, WantedRules, judge, most_touched, write_json, write_table, write_toml,
+    Suspected, Sweep, judge, most_touched, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -62,12 +64,17 @@ enum SuggestOutput {
     Json,
 }
 
+/// The findings in the requests of a log.
+struct Found {
+    sweep: Sweep,
+    judged: JudgedAdvice,
+    /// The clients among which groups are looked for; `None` if no rule can be about a group.
+    suspected: Option<Suspected>,
+}
+
 /// Runs `earrrl suggest`.
 pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
-    let half_lives = args.half_lives();
-    // The error names the field itself.
-    let wrong = |error: earrrl::RuleError| CliFailure::new(format!("--{error}"));
-    for &half_life in &half_lives {
+    for half_life in args.half_lives() {
         Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
     if args.config {
@@ -75,15 +82,7 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     }
     let mut reader = args.log.reader();
     let (rows, whole) = args.read(&mut reader)?;
-    let mut sweep = Sweep::new(
-        &half_lives,
-        |clients| most_touched(args.touch, clients),
-        || rows.requests(),
-    )
-    .map_err(wrong)?;
-    sweep.spare(&rows.crowds(&sweep).map_err(wrong)?);
-    sweep.look_further(|| rows.requests()).map_err(wrong)?;
-    let judged = judge(&sweep, rows.requests()).map_err(too_great)?;
+    let found = args.found(&rows, &reader.clients)?;
     let counts = || {
         let mut counts = vec![0; reader.clients.len()];
         rows.requests()
@@ -92,9 +91,10 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     };
     log::warn_of_doubts(&reader, &args.log, counts);
     let unit = rows.unit();
-    args.write((&mut reader, rows), &sweep, &judged)?;
+    args.write(&mut reader, rows, &found)?;
     if let Some(path) = &args.plot {
-        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, unit);
+        let (peaks, suggested) = (found.sweep.peaks(), &found.judged.suggested);
+        let figure = earrrl_logs::suggest::figure(peaks, suggested, unit);
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     log::warn_of_skipped_lines(&reader, &args.log);
@@ -111,19 +111,41 @@ impl SuggestArgs {
         Ok((rows, whole))
     }
 
+    /// Measures the clients' rates and judges the limits that part the fastest from all others. What the clients do is
+    /// found at the same time, on a processor of its own.
+    fn found(&self, rows: &Rows, clients: &ClientNumbers) -> Result<Found, CliFailure> {
+        // Rules for groups can have conditions on requests, and none on responses.
+        let by_client = self.log.key.fields() == [Field::Client];
+        let groups = by_client && rows.unit() == "requests" && self.log.check_terms().is_ok();
+        let measured = || {
+            let most = |clients: usize| most_touched(self.touch, clients);
+            let mut sweep = Sweep::new(&self.half_lives(), most, || rows.requests())?;
+            sweep.spare(&rows.crowds(&sweep)?);
+            sweep.look_further(|| rows.requests())?;
+            Ok(sweep)
+        };
+        thread::scope(|scope| {
+            let suspected = groups.then(|| scope.spawn(|| rows.suspected(clients)));
+            let sweep = measured().map_err(wrong)?;
+            let judged = judge(&sweep, rows.requests()).map_err(too_great)?;
+            let joined = suspected.map(|thread| thread.join().unwrap_or_else(|p| resume_unwind(p)));
+            Ok(Found {
+                sweep,
+                judged,
+                suspected: joined,
+            })
+        })
+    }
+
     /// Writes the advice to standard output.
-    fn write(
-        &self,
-        (reader, rows): (&mut LogReader, Rows),
-        sweep: &Sweep,
-        judged: &JudgedAdvice,
-    ) -> Result<(), CliFailure> {
+    fn write(&self, reader: &mut LogReader, rows: Rows, found: &Found) -> Result<(), CliFailure> {
+        let Found { sweep, judged, .. } = found;
         let clients = sweep.peaks().clients();
         let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
         let terms = self.log.terms(rows.unit() == "requests");
-        let (profiles, parts) = self.look_closer(reader, sweep, judged, rows)?;
+        let (profiles, parts) = self.look_closer(reader, rows, found)?;
         let advice = Advice {
             sweep,
             judged,
@@ -153,10 +175,14 @@ impl SuggestArgs {
     fn look_closer(
         &self,
         reader: &mut LogReader,
-        sweep: &Sweep,
-        judged: &JudgedAdvice,
         rows: Rows,
+        found: &Found,
     ) -> Result<(Profiles, PartRules), CliFailure> {
+        let Found {
+            sweep,
+            judged,
+            suspected,
+        } = found;
         let further = judged.second.iter().flat_map(|(_, further)| further);
         let touched: Vec<u32> = judged
             .touched
@@ -169,17 +195,18 @@ impl SuggestArgs {
         if rows.unit() != "requests" {
             return Ok((self.log.profiles(reader, named), PartRules::default()));
         }
-        // Rules for groups can have conditions on requests, and none on responses.
-        let by_client = self.log.key.fields() == [Field::Client];
         let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
         let narrow = self.log.key.fields().iter().any(narrow);
-        let wanted = WantedRules {
-            groups: by_client && self.log.check_terms().is_ok(),
-            parts: self.log.conditions.is_empty() && !narrow,
-        };
+        let wants_parts = self.log.conditions.is_empty() && !narrow;
         let profiles = Profiles::of(&rows, named);
         let most = |clients: usize| most_touched(self.touch, clients);
-        let rules = rows.rules(wanted, &reader.clients, sweep, &most, touched.into_iter());
+        let rules = rows.rules(
+            suspected.as_ref(),
+            wants_parts,
+            sweep,
+            &most,
+            touched.into_iter(),
+        );
         Ok((profiles, rules.map_err(too_great)?))
     }
 
@@ -222,6 +249,11 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
         advice.reason()
     ));
     Ok(vec![suggested.rule.clone()])
+}
+
+/// Returns the error of a half-life that no rule can have, which names the field itself.
+fn wrong(error: earrrl::RuleError) -> CliFailure {
+    CliFailure::new(format!("--{error}"))
 }
 
 fn too_great(error: earrrl::RuleError) -> CliFailure {
