@@ -7,22 +7,21 @@
 //!
 //! * The clock is behind boot time by at most 2^-10 of the stretch. This is normal, since the
 //!   counter is read 2^-12 too slow on purpose. The clock steps forward to boot time.
-//! * The clock is ahead of boot time by at most 2^-12 of the stretch and a millisecond, for example
-//!   because boot time itself is being slewed. The clock makes no step, and the next stretch runs
-//!   slower.
-//! * The clock is off by more. Every answer then reads boot time until the counter has been
-//!   measured again. If the clock was ahead of boot time, it stands still until boot time catches
-//!   up.
+//! * The clock is off by more, or ahead, for example because boot time itself is being slewed. In the
+//!   next stretch every answer reads boot time, while the counter is measured again. If the clock was
+//!   ahead of boot time, it stands still until boot time catches up.
 //!
 //! The first stretch runs at the pace that the source states. If that was wrong, the first comparison detects it.
 //!
 //! Time never goes back. The last instant of a stretch is known when the stretch begins, which
-//! bounds how far ahead any thread can be, whatever the counter does.
+//! bounds how far ahead any thread can be, whatever the counter does. The next stretch begins there, or later.
 
 use core::cell::Cell;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 /// The length of a stretch by the counter's own account, in nanoseconds.
 pub(super) const STRETCH: u64 = 10_000_000;
@@ -33,15 +32,11 @@ const SLOW: u32 = 12;
 /// The counter is measured again if the clock lags by more than 2^-10: 2^-12 on purpose, and the
 /// rest for the slewing of boot time.
 const BEHIND: u32 = 10;
-/// The nanoseconds by which the clock may be ahead, in addition to 2^-12 of the stretch.
-pub(super) const AHEAD: u64 = 1_000_000;
 /// The number of fractional bits in the nanoseconds of one count.
 pub(super) const FRACTION: u32 = 32;
 /// The counter was set back if it is more than this many nanoseconds behind the thread's previous
 /// reading. The counters of different processors differ by less.
 const SKEW: u64 = 10_000;
-/// The bit of the version that closes a stretch: no thread may use it any more.
-const CLOSED: u64 = 1 << 63;
 /// The greatest number of attempts to read boot time, the counter and boot time again within
 /// `CLOSE` nanoseconds.
 const ATTEMPTS: usize = 8;
@@ -82,7 +77,7 @@ struct Stretch {
 }
 
 /// The counter and boot time at the same instant.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Reading {
     counter: u64,
     boot: u64,
@@ -93,36 +88,36 @@ type Published = [AtomicU64; 4];
 
 #[repr(align(64))]
 pub(super) struct Counted<S> {
-    /// The number of the stretch in use, and the bit [`CLOSED`].
+    /// The number of the stretch in use.
     version: AtomicU64,
     /// The present stretch, and the previous one, which the next one overwrites.
     stretches: [Published; 2],
     /// An instant of wall time, and the boot time at that instant.
     anchor: (u64, u64),
     source: S,
-    /// The reading at which the present measurement of the counter began. The thread that holds the lock compares.
-    measured_from: Mutex<Option<Reading>>,
+    /// The reading at which the stretch in use began. The thread that holds the lock begins the next one.
+    began: Mutex<Reading>,
 }
 
 impl<S: Source> Counted<S> {
     /// Returns a clock that shows `wall` when boot time is `boot`; `None` stands for the present
     /// boot time.
     pub(super) fn new(source: S, wall: u64, boot: Option<u64>) -> Self {
-        let boot = boot.unwrap_or_else(|| source.boot());
-        let clock = Self {
+        let mut clock = Self {
             version: AtomicU64::new(0),
             stretches: Default::default(),
-            anchor: (wall, boot),
+            anchor: (wall, boot.unwrap_or_else(|| source.boot())),
             source,
-            measured_from: Mutex::new(None),
+            began: Mutex::default(),
         };
-        let stated = clock.source.a_count();
-        let first = if stated >= 1 << SLOW {
-            clock.stretch_from(clock.read(), stated)
-        } else {
-            Stretch::by_boot_time(0)
-        };
-        clock.publish(&first);
+        let began = clock.read();
+        let stated = Some(clock.source.a_count()).filter(|a_count| *a_count >= 1 << SLOW);
+        clock.publish(&Stretch::new(
+            began,
+            clock.instant_at(began.boot),
+            stated.map(slower),
+        ));
+        clock.began = Mutex::new(began);
         clock
     }
 
@@ -140,7 +135,7 @@ impl<S: Source> Counted<S> {
         if counted < stretch.counts && counter > before && self.is_current(version) {
             return stretch.time + stretch.nanos(counted);
         }
-        self.compare(counter, before)
+        self.compare(before)
     }
 
     /// Returns the instant of an earlier reading of the counter, or `None` if the reading is not of
@@ -162,127 +157,50 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// Returns the present instant when the counter alone is not enough: compares the counter with
-    /// boot time first.
+    /// Returns the present instant when the counter alone is not enough. `before` is the thread's previous reading of
+    /// the counter.
     #[cold]
     #[inline(never)]
-    fn compare(&self, counter: u64, before: u64) -> u64 {
+    fn compare(&self, before: u64) -> u64 {
         loop {
             let (version, stretch) = self.published();
-            let time = if stretch.is_boot_time() {
-                let boot = self.source.boot();
-                if let Ok(mut measured_from) = self.measured_from.try_lock() {
-                    self.measure(&mut measured_from, boot);
-                }
-                self.instant_at(boot).max(stretch.time)
-            } else if let Some(mut measured_from) = self.lock(counter, &stretch) {
-                if self.is_current(version) {
-                    return self.go_on(&mut measured_from, &stretch, before);
-                }
+            let counter = self.source.counter();
+            let boot = self.instant_at(self.source.boot());
+            let mut locked = None;
+            let known = stretch.compared(counter, before, boot).or_else(|| {
+                locked = self.began.try_lock().ok();
+                // If another thread begins the next stretch, the end of this one is a valid answer.
+                let is_ending = locked.is_none() && stretch.is_over(counter);
+                is_ending.then(|| stretch.end())
+            });
+            if !self.is_current(version) {
                 continue;
-            } else {
-                stretch.end()
-            };
-            if self.is_current(version) {
+            }
+            if let Some(time) = known {
                 return time;
+            }
+            let mut began = locked.unwrap_or_else(|| lock(&self.began));
+            if self.is_current(version) {
+                return self.begin_next(&mut began, &stretch);
             }
         }
     }
 
-    /// Locks the comparison. Returns `None` if the stretch is simply over and another thread is
-    /// comparing already. The end of the stretch is then a valid answer, so no thread has to wait.
-    fn lock(&self, counter: u64, stretch: &Stretch) -> Option<MutexGuard<'_, Option<Reading>>> {
-        match self.measured_from.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::WouldBlock) if stretch.is_over(counter) => None,
-            Err(_) => Some(
-                self.measured_from
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            ),
-        }
-    }
-
-    /// Compares the counter with boot time and begins the next stretch if necessary. Returns the
-    /// present instant.
-    fn go_on(&self, measured_from: &mut Option<Reading>, stretch: &Stretch, before: u64) -> u64 {
+    /// Begins the next stretch, and returns its first instant.
+    fn begin_next(&self, began: &mut Reading, stretch: &Stretch) -> u64 {
         let reading = self.read();
-        let time = stretch.time_at(reading.counter);
         let boot = self.instant_at(reading.boot);
-        let set_back = reading.counter < stretch.counter
-            || stretch.nanos(before.saturating_sub(reading.counter)) > SKEW;
-        let passed = boot.saturating_sub(stretch.time);
-        let usual = (passed >> BEHIND) + SKEW;
-        if !set_back && !stretch.is_over(reading.counter) && time.abs_diff(boot) <= usual {
-            return time;
-        }
-        let lag = boot.checked_sub(time).filter(|_| !set_back);
-        // A lag of 0 is no step, since counts are rounded down and the next stretch could begin a
-        // nanosecond early.
-        let next = if lag.is_some_and(|lag| lag > 0 && lag <= usual) {
-            Stretch::of(stretch.a_count, reading.counter, boot)
+        let a_count = if stretch.is_boot_time() {
+            began.a_count_until(reading).map(slower)
         } else {
-            let ahead = time.checked_sub(boot).filter(|_| !set_back);
-            let tolerated = ahead.is_some_and(|ahead| ahead <= (passed >> SLOW) + AHEAD);
-            self.doubt(measured_from, stretch, reading.counter, set_back, tolerated)
+            let lag = boot.checked_sub(stretch.time_at(reading.counter));
+            let is_usual = lag.is_some_and(|lag| lag <= stretch.usual(boot));
+            (is_usual && stretch.is_over(reading.counter)).then_some(stretch.a_count)
         };
+        let next = Stretch::new(reading, boot.max(stretch.end()), a_count);
+        *began = reading;
         self.publish(&next);
         next.time
-    }
-
-    /// Returns a stretch that begins at an instant no thread has passed. If the counter is only a
-    /// little ahead, the stretch runs slower; otherwise boot time is read.
-    fn doubt(
-        &self,
-        measured_from: &mut Option<Reading>,
-        stretch: &Stretch,
-        counter: u64,
-        set_back: bool,
-        tolerated: bool,
-    ) -> Stretch {
-        let reading = self.close();
-        // The counter may have been set back since the comparison.
-        let set_back = set_back || reading.counter < counter;
-        let latest = if set_back {
-            stretch.end()
-        } else {
-            stretch.time_at(reading.counter)
-        };
-        let time = latest.min(stretch.end()).max(self.instant_at(reading.boot));
-        if tolerated && !set_back {
-            return Stretch::of(slower(stretch.a_count), reading.counter, time);
-        }
-        *measured_from = None;
-        Stretch::by_boot_time(time)
-    }
-
-    /// Measures the counter while boot time is read, and then begins a stretch that uses the
-    /// counter.
-    fn measure(&self, measured_from: &mut Option<Reading>, boot: u64) {
-        let (_, stretch) = self.published();
-        let since = measured_from.map(|from| boot.saturating_sub(from.boot));
-        if !stretch.is_boot_time() || since.is_some_and(|since| since < MEASURED) {
-            return;
-        }
-        let reading = self.close();
-        let a_count = measured_from.and_then(|from| from.a_count_until(reading));
-        *measured_from = Some(reading);
-        let next = a_count.map(|a_count| self.stretch_from(reading, a_count));
-        let next = next.filter(|next| next.time >= stretch.time);
-        self.publish(&next.unwrap_or(stretch));
-    }
-
-    /// Returns the stretch that begins at a reading, with a pace that was just measured.
-    fn stretch_from(&self, reading: Reading, a_count: u64) -> Stretch {
-        let time = self.instant_at(reading.boot);
-        Stretch::of(slower(a_count), reading.counter, time)
-    }
-
-    /// Closes the stretch: no thread gets an instant until the next stretch is published. So no
-    /// thread has got an instant later than that of the returned reading.
-    fn close(&self) -> Reading {
-        self.version.fetch_or(CLOSED, SeqCst);
-        self.read()
     }
 
     /// Reads the counter between two readings of boot time that are close together. Returns the
@@ -304,11 +222,11 @@ impl<S: Source> Counted<S> {
         }
     }
 
-    /// Returns true if `version` is still the present stretch and the stretch is not closed.
+    /// Returns true if `version` is still the present stretch.
     #[inline(always)]
     fn is_current(&self, version: u64) -> bool {
         fence(Acquire);
-        self.version.load(Relaxed) == version & !CLOSED
+        self.version.load(Relaxed) == version
     }
 
     /// Returns the present stretch and its version. The fields may belong to two different
@@ -327,10 +245,10 @@ impl<S: Source> Counted<S> {
         (version, stretch)
     }
 
-    /// Publishes a new stretch. Only the holder of the comparison's lock, or the clock's
-    /// constructor, may call this.
+    /// Publishes a new stretch. Only the holder of the lock, or the clock's constructor, may call
+    /// this.
     fn publish(&self, stretch: &Stretch) {
-        let version = (self.version.load(Relaxed) & !CLOSED) + 1;
+        let version = self.version.load(Relaxed) + 1;
         fence(Release);
         let published = &self.stretches[version as usize % 2];
         let Stretch {
@@ -347,26 +265,35 @@ impl<S: Source> Counted<S> {
 }
 
 impl Stretch {
-    /// Returns a stretch that begins at `time`, when the counter was `counter`, with the given pace.
-    fn of(a_count: u64, counter: u64, time: u64) -> Self {
-        let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
-        let counts = u64::try_from(counts).unwrap_or(u64::MAX).max(1);
+    /// Returns a stretch that begins at `time`, in which the counter is read at the given pace, or boot time.
+    fn new(Reading { counter, .. }: Reading, time: u64, a_count: Option<u64>) -> Self {
+        let counts = a_count.map_or(0, |a_count| {
+            let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
+            u64::try_from(counts).unwrap_or(u64::MAX).max(1)
+        });
         Self {
             counter,
             time,
-            a_count,
+            a_count: a_count.unwrap_or(0),
             counts,
         }
     }
 
-    /// Returns a stretch in which boot time is read.
-    fn by_boot_time(time: u64) -> Self {
-        Self {
-            counter: 0,
-            time,
-            a_count: 0,
-            counts: 0,
+    /// Returns the present instant, unless the stretch is over or the counter in doubt.
+    fn compared(&self, counter: u64, before: u64, boot: u64) -> Option<u64> {
+        if self.is_boot_time() {
+            return Some(boot.max(self.time)).filter(|time| *time < self.end());
         }
+        let set_back = counter < self.counter || self.nanos(before.saturating_sub(counter)) > SKEW;
+        let latest = counter.max(before);
+        let time = self.time_at(latest);
+        let is_usual = !self.is_over(latest) && time.abs_diff(boot) <= self.usual(boot);
+        (is_usual && !set_back).then_some(time)
+    }
+
+    /// Returns the usual difference from boot time at this instant, in nanoseconds.
+    fn usual(&self, boot: u64) -> u64 {
+        (boot.saturating_sub(self.time) >> BEHIND) + SKEW
     }
 
     /// Converts a reading of the counter to an instant.
@@ -377,7 +304,12 @@ impl Stretch {
 
     /// Returns the last instant of the stretch.
     fn end(&self) -> u64 {
-        self.time.saturating_add(self.nanos(self.counts))
+        let length = if self.is_boot_time() {
+            MEASURED
+        } else {
+            self.nanos(self.counts)
+        };
+        self.time.saturating_add(length)
     }
 
     fn is_over(&self, counter: u64) -> bool {

@@ -1,6 +1,7 @@
 use std::boxed::Box;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
 use super::*;
@@ -189,7 +190,7 @@ fn a_counter_that_jumps_by_days_does_not_move_the_clock() {
 fn a_counter_that_stops_is_replaced_by_boot_time() {
     let clock = measured();
     let (ahead, behind) = run(&clock, 1_000_000, 0);
-    assert!(ahead == 0 && behind <= 100_000, "{ahead} {behind}");
+    assert!(ahead <= STRETCH && behind <= 100_000, "{ahead} {behind}");
     assert!(by_boot_time(&clock));
     assert_settled(&clock, PACE);
 }
@@ -225,14 +226,13 @@ fn another_pace_is_measured() {
     }
 }
 
-/// Boot time is slewed by up to 1/2000. The clock keeps using the counter, and errs by less than a
-/// millisecond.
+/// Boot time is slewed by up to 1/2000. The clock measures the counter again, and errs by microseconds.
 #[test]
 fn a_slewed_boot_time_is_followed() {
     for pace in [PACE * 1_999 / 2_000, PACE * 2_001 / 2_000] {
         let clock = measured();
         let (ahead, behind) = run(&clock, 10_000_000, pace);
-        assert!(ahead <= AHEAD && behind <= AHEAD, "{ahead} {behind}");
+        assert!(ahead <= 10_000 && behind <= 10_000, "{ahead} {behind}");
     }
 }
 
@@ -304,9 +304,6 @@ fn time_never_goes_back_between_threads() {
     readers
         .into_iter()
         .for_each(|reader| reader.join().unwrap());
-    // The clock may be ahead by up to a tolerated millisecond. About 30 stretches, each slower than
-    // the one before, correct that.
-    run(&clock, 400_000, PACE);
     assert_settled(&clock, PACE);
 }
 
@@ -337,24 +334,31 @@ fn an_earlier_counter_tells_no_later_instant() {
 fn a_stretch_that_has_ended_meanwhile_is_not_used() {
     let clock = Arc::new(measured());
     let other = Arc::clone(&clock);
+    let next = Arc::new(AtomicU64::new(0));
+    let begun = Arc::clone(&next);
     let end_the_stretch = move || {
-        let ended_at = other.close().counter;
-        let time = other.published().1.time_at(ended_at);
-        other.publish(&Stretch::by_boot_time(time));
+        let stretch = other.published().1;
+        begun.store(other.begin_next(&mut lock(&other.began), &stretch), SeqCst);
         other.source.counter.fetch_add(100 * PACE, SeqCst);
     };
     *clock.source.interrupt.lock().unwrap() = Some(Box::new(end_the_stretch));
     let now = clock.now();
-    let next = clock.now();
-    assert!(next >= now, "{next} after {now}");
+    assert!(now >= next.load(SeqCst) && next.load(SeqCst) > 0, "{now}");
+    assert!(clock.now() >= now);
 }
 
-/// No instant is returned while a stretch is closed, since the next stretch may begin earlier.
+/// A step back that is too short for a difference from boot time is found by the thread's previous reading.
 #[test]
-fn a_closed_stretch_tells_no_instant() {
+fn a_counter_set_back_by_microseconds_does_not_set_time_back() {
     let clock = measured();
-    let counter = clock.source.counter();
-    assert!(clock.at(counter).is_some());
-    clock.close();
-    assert_eq!(clock.at(counter), None);
+    clock.source.pass(1_000, PACE);
+    let mut last = clock.now();
+    clock.source.counter.fetch_sub(15 * PACE, SeqCst);
+    for _ in 0..20 {
+        clock.source.pass(1, PACE);
+        let now = clock.now();
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+    }
+    assert_settled(&clock, PACE);
 }
