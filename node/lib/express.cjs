@@ -1,6 +1,6 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { afterHost, checkMiddleware, chosen, judge, withBody } = require("./node.cjs");
+const { afterHost, checkMiddleware, chosen, judge, setHeaders, withBody } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
@@ -38,7 +38,7 @@ const routeOf = ({ baseUrl = "", route }) => route && baseUrl + String(route.pat
 
 function refuse(refusal, request, response, respond) {
   const { status, headers, body } = withBody(refusal, respond, request);
-  for (const [name, value] of headers) response.setHeader(name, value);
+  setHeaders(response, headers);
   response.statusCode = status;
   response.end(body);
 }

@@ -2,7 +2,7 @@
 "use strict";
 const { createHash } = require("node:crypto");
 const { isObject } = require("./limiter.cjs");
-const { afterHost, checkMiddleware, judge, withBody } = require("./node.cjs");
+const { afterHost, checkMiddleware, judge, setHeaders, withBody } = require("./node.cjs");
 const { routeOf } = require("./stores.cjs");
 
 function rateLimit(limits, { respond } = {}) {
@@ -72,7 +72,7 @@ const urlOf = ({ routeOptions }) => routeOptions?.url ?? "";
 function refuse(refusal, request, reply, respond) {
   const { status, headers, body } = withBody(refusal, respond, request);
   reply.code(status);
-  for (const [name, value] of headers) reply.header(name, value);
+  setHeaders({ getHeader: (name) => reply.getHeader(name), setHeader: (name, value) => reply.header(name, value) }, headers);
   // Fastify adds a charset to the type of a text.
   reply.send(Buffer.from(body));
 }

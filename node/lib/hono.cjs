@@ -1,7 +1,7 @@
 // Rate limits for Hono.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
-const { checkMiddleware, chosen, withBody } = require("./node.cjs");
+const { checkMiddleware, chosen, isList, withBody } = require("./node.cjs");
 
 // The connection's address under @hono/node-server.
 const socketOf = (context) => context.env?.incoming?.socket?.remoteAddress;
@@ -32,7 +32,8 @@ function rateLimit(service, limit, options) {
 
 function refuse(refusal, context, respond) {
   const { status, headers, body } = withBody(refusal, respond, context);
-  return new Response(body, { status, headers });
+  for (const [name, value] of headers) context.header(name, value, { append: isList(name) });
+  return context.body(body, status);
 }
 
 // The default export too.

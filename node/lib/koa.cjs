@@ -1,6 +1,6 @@
 // Rate limits for Koa.
 "use strict";
-const { afterHost, checkMiddleware, chosen, judge, withBody } = require("./node.cjs");
+const { afterHost, checkMiddleware, chosen, judge, setHeaders, withBody } = require("./node.cjs");
 
 function rateLimit(service, limit, options) {
   const [limits, { respond }] = chosen(service, limit, options);
@@ -30,7 +30,7 @@ function routeOf({ matched, method }) {
 function refuse(refusal, context, respond) {
   const { status, headers, body } = withBody(refusal, respond, context);
   context.status = status;
-  for (const [name, value] of headers) context.set(name, value);
+  setHeaders(context.res, headers);
   context.body = body;
 }
 

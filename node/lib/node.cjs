@@ -79,6 +79,17 @@ function append(response, name, value) {
   response.setHeader(name, before === undefined ? value : [before, value].flat());
 }
 
+// Sets the headers of a denial. Those with items of several limits stand beside what is there.
+function setHeaders(response, headers) {
+  for (const [name, value] of headers) {
+    if (isList(name)) append(response, name, value);
+    else response.setHeader(name, value);
+  }
+}
+
+// Returns true for a header that has an item of each limit. Of all others, such as `Retry-After`, a response has one.
+const isList = (name) => name.startsWith("ratelimit");
+
 // Returns the place of a name in a list of names and values in turn, or -1. Programs that replace Node's response, such as
 // Fastify's `inject`, keep the last value of each name.
 function placeOf(name, list) {
@@ -120,4 +131,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { afterHost, checkMiddleware, chosen, judge, withBody };
+module.exports = { afterHost, checkMiddleware, chosen, isList, judge, setHeaders, withBody };

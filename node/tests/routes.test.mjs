@@ -193,6 +193,56 @@ test("a denial has its own type, whatever an earlier middleware has set", async 
   }
 });
 
+// Services with two limits, behind a middleware that sets headers of the same names.
+const OWN = { RateLimit: '"own"', "Retry-After": "1", "X-Own": "1" };
+const behindOwn = {
+  express: (limits, limit, name) => {
+    const app = express();
+    app.use((request, response, next) => next(response.set(OWN) && undefined));
+    app.get("/", forExpress(limits), forExpress(limits, limit, { name }), (request, response) => response.send("hello"));
+    return listening(app.listen(0, "127.0.0.1"));
+  },
+  fastify: async (limits, rateLimit, name) => {
+    const app = Fastify();
+    app.addHook("onRequest", (request, reply, next) => next(reply.headers(OWN) && undefined));
+    app.register(forFastify(limits));
+    app.get("/", { config: { rateLimit: { limit: rateLimit, name } } }, () => "hello");
+    await app.listen({ port: 0, host: "127.0.0.1" });
+    return app.server;
+  },
+  hono: (limits, limit, name) => {
+    const app = new Hono();
+    app.use((context, next) => (Object.entries(OWN).forEach(([own, value]) => context.header(own, value)), next()));
+    app.get("/", forHono(limits), forHono(limits, limit, { name }), (context) => context.text("hello"));
+    return listening(serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }));
+  },
+  koa: (limits, limit, name) => {
+    const app = new Koa();
+    app.use((context, next) => (context.set(OWN), next()));
+    app.use(forKoa(limits)).use(forKoa(limits, limit, { name })).use((context) => void (context.body = "hello"));
+    return listening(app.listen(0, "127.0.0.1"));
+  },
+};
+
+for (const [name, serveBehind] of Object.entries(behindOwn)) {
+  test(`${name}: a denial keeps the headers that are there, and the limits in them`, async () => {
+    const server = await serveBehind(new RateLimits([{ name: "all", limit: "9/day" }]), "2/day", "route");
+    try {
+      for (const expected of ["200", "200", "429"]) {
+        const text = await answer(server.address().port, "/");
+        const valuesOf = (header) => [...text.matchAll(new RegExp(`^${header}: (.*)\r$`, "gim"))].flatMap(([, values]) => values.split(", "));
+        const names = valuesOf("ratelimit").map((limit) => limit.split(";")[0]);
+        assert.deepEqual([text.split(" ")[1], names.sort(), valuesOf("x-own")], [expected, ['"all"', '"own"', '"route"'], ["1"]]);
+        const [wait, ...others] = valuesOf("retry-after").map(Number);
+        assert.deepEqual([wait > 1, others], [expected === "429", []]);
+      }
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  });
+}
+
 test("Express: paths of rules hold for WebSockets of express-ws", async () => {
   const app = express();
   // express-ws looks for the handler of a WebSocket by a path of its own.

@@ -37,8 +37,8 @@ def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http",
     asyncio.run(app(scope, receive, send))
     if "status" not in sent[0]:
         return sent[0]["type"], {}, b""
-    headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
+    headers = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    return sent[0]["status"], by_name(headers), b"".join(message.get("body", b"") for message in sent[1:])
 
 
 def wsgi(app, path="/", headers=(), peer="192.0.2.7", method="GET"):
@@ -54,7 +54,15 @@ def wsgi(app, path="/", headers=(), peer="192.0.2.7", method="GET"):
     started = []
     body = b"".join(app(environ, lambda status, headers, error=None: started.append((status, headers))))
     status, sent = started[0]
-    return int(status[:3]), {name.lower(): value for name, value in sent}, body
+    return int(status[:3]), by_name(sent), body
+
+
+def by_name(headers):
+    """Returns headers by their names in lower case; the values of one name stand beside each other."""
+    found = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    return {name: ", ".join(values) for name, values in found.items()}
 
 
 class Server:

@@ -295,6 +295,31 @@ def test_error_handlers_of_the_frameworks():
     assert (status, body) == (429, b"own 429") and int(headers["retry-after"]) > 0 and headers["content-type"].startswith("text/html")
 
 
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_a_denial_has_the_headers_of_all_limits(has_handler):
+    from fastapi import FastAPI
+    from fastapi.responses import PlainTextResponse
+    from flask import Flask
+
+    limits, flask, fastapi = RateLimits(), Flask("service"), FastAPI()
+    flask.get("/")(limits.limit("9/day", name="outer")(limits.limit("2/day", name="inner")(lambda: "hello")))
+
+    @fastapi.get("/")
+    @limits.limit("9/day", name="outer-later")
+    @limits.limit("2/day", name="inner-later")
+    async def hello():
+        return "hello"
+
+    if has_handler:
+        flask.register_error_handler(429, lambda error: ("own", 429))
+        fastapi.exception_handler(429)(lambda request, error: PlainTextResponse("own", 429, error.headers))
+    for call, app in ((wsgi, flask), (asgi, fastapi)):
+        status, headers, body = [call(app) for _ in range(3)][-1]
+        assert (status, body == b"own") == (429, has_handler) and int(headers["retry-after"]) > 0
+        for name in ("ratelimit", "ratelimit-policy"):
+            assert sorted(re.findall('"([a-z]+)', headers[name])) == ["inner", "outer"]
+
+
 def test_own_bodies(framework):
     make, call = framework
     app = make(RateLimits(status=503), respond=lambda request, refusal: ("text/plain", b"Not so fast!"))

@@ -65,9 +65,12 @@ class Visit:
 
     def failed(self, passing, error):
         """Charges the costs that depend on the response, and adds the headers to it if the error has some."""
-        added = texts(passing.leave(getattr(error, "status_code", 500), []))
+        added = passing.leave(getattr(error, "status_code", 500), [])
         if isinstance(error, HTTPException):
-            error.headers = {**(error.headers or {}), **dict(added)}
+            own = error.headers or {}
+            error.headers = {**own, **{name: f"{own[name]}, {value}" if name in own else value for name, value in texts(added)}}
+        if isinstance(error, (RateLimitExceeded, _WebSocketExceeded)):
+            error.response.raw_headers.extend(added)
 
 
 async def _respond(request, error):
