@@ -37,7 +37,8 @@ class Decision {
   headers() {
     const headers = { "RateLimit-Policy": this.#native.policyHeader };
     if (!Number.isNaN(this.units)) headers.RateLimit = this.#native.limitHeader(this.units, this.seconds);
-    if (!this.allowed && this.retryAfter < Infinity) headers["Retry-After"] = String(Math.max(1, Math.ceil(this.retryAfter / 1000)));
+    // The seconds until a unit is available are those of a denied request's wait.
+    if (!this.allowed && !Number.isNaN(this.seconds)) headers["Retry-After"] = String(this.seconds);
     return headers;
   }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Rule, Wait};
-use earrrl_bindings::{limit_header, policy_header, retry_after_seconds};
+use earrrl_bindings::{limit_header, policy_header};
 use earrrl_tower::headers::Available;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -124,7 +124,9 @@ impl Decision {
         let headers = PyDict::new(py);
         let NamedRule { name, rule } = &*self.named;
         let available = self.available;
-        let wait = retry_after_seconds(&self.decision);
+        // The seconds until a unit is available are those of a denied request's wait.
+        let denied = available.filter(|_| !self.decision.allowed);
+        let wait = denied.and_then(|quota| quota.seconds);
         for (header, value) in [
             ("RateLimit-Policy", policy_header(name, rule)),
             (

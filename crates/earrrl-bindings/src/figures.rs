@@ -2,8 +2,8 @@
 
 use std::iter::once;
 
-use earrrl::{Decision, Quota, Rule};
-use earrrl_tower::headers::{Available, current, retry_after};
+use earrrl::{Quota, Rule};
+use earrrl_tower::headers::{Available, current};
 use http::HeaderValue;
 
 /// Returns the header `RateLimit-Policy` of a rule.
@@ -14,11 +14,6 @@ pub fn policy_header(name: &str, rule: &Rule) -> Option<String> {
 /// Returns the header `RateLimit` of a rule, for the quota that is available.
 pub fn limit_header(name: &str, available: Available) -> Option<String> {
     text(current::limits(once((name, available))))
-}
-
-/// Returns the seconds of the header `Retry-After`; `None` if the request was not denied, or never is allowed.
-pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
-    text(retry_after(decision))?.parse().ok()
 }
 
 fn text(header: Option<HeaderValue>) -> Option<String> {

@@ -25,7 +25,7 @@ mod settings;
 pub use answers::Answers;
 pub use clock::{Clock, TestClock, Timed, check_clock, since_epoch, start_of_day};
 pub use error::Error;
-pub use figures::{limit_header, policy_header, retry_after_seconds};
+pub use figures::{limit_header, policy_header};
 pub use key::{KeyPart, key_part};
 pub use limits::{LimitsOptions, RateLimits, RequestHead, Target, Visit, enter, leave};
 pub use request_rule::{Plan, RequestRule};
