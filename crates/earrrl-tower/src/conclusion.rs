@@ -15,10 +15,11 @@ use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, response};
 use crate::charges::{LayerRule, RequestCharges};
 use crate::headers::{self, Available, current};
 use crate::held::Held;
+use crate::lasting::PendingCharge;
 use crate::pending::ItemizedDecision;
 use crate::problem::Kind;
 use crate::request_hold::HoldGuard;
-use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
+use crate::response::{Denial, IsGrpc, Reason, grpc, problem_of};
 use crate::settlement::{CostAfter, Settlement};
 use crate::shared::{OnFailure, SharedLimits};
 use crate::verdict::{Event, Verdict};
@@ -106,23 +107,23 @@ impl Passed {
     /// Adds the headers to the response, charges the costs that depend on it, and commits the
     /// reservation.
     pub fn leave(mut self, response: &mut response::Parts) {
-        if let (Some(cost_after), _) = self.finish(&mut response.headers) {
-            // An engine in memory has charged the cost when this value is dropped.
-            drop(cost_after.charge(response));
-        }
+        // An engine in memory has charged the cost, and committed, when these values are dropped.
+        drop(self.finish(response));
     }
 
     /// Adds the headers to the response. Returns the charge that depends on the response, and the reservation, which is
     /// committed when the response's body ends.
     pub(crate) fn finish(
         &mut self,
-        response: &mut HeaderMap,
-    ) -> (Option<CostAfter>, Option<HoldGuard>) {
-        std::mem::take(&mut self.headers).append_to(response);
+        response: &mut response::Parts,
+    ) -> (Option<PendingCharge>, Option<HoldGuard>) {
+        std::mem::take(&mut self.headers).append_to(&mut response.headers);
         let Some(extras) = &mut self.extras else {
             return (None, None);
         };
-        (extras.cost_after.take(), extras.hold.take())
+        let cost_after = extras.cost_after.take();
+        let charge = cost_after.and_then(|cost_after| cost_after.charge(response));
+        (charge, extras.hold.take())
     }
 }
 
@@ -139,14 +140,13 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
-    /// Converts the engine's answer to the treatment of the request. `request` is the request's
-    /// headers.
+    /// Converts the engine's answer to the treatment of the request.
     pub(crate) fn conclude(
         self: &Arc<Self>,
         charges: &RequestCharges,
         answer: Result<&mut ItemizedDecision, EngineError>,
         prepared: &[LayerRule],
-        request: &HeaderMap,
+        is_grpc: IsGrpc<'_>,
     ) -> Judged {
         match answer {
             Ok(judgement) => {
@@ -155,20 +155,20 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, prepared, request, false)
+                self.judged(charges, judgement, prepared, is_grpc, false)
             }
             // A cost above `max_cost` is denied, and so is a request for which no reservation is
             // free. If these were treated as failures of the engine, the request could pass.
             Err(EngineError::Invalid(_) | EngineError::Reservations { .. }) => {
-                self.refuse(Reason::OverLimit, request)
+                self.refuse(Reason::OverLimit, is_grpc)
             }
-            Err(error) => self.failed(charges, &error, request),
+            Err(error) => self.failed(charges, &error, is_grpc),
         }
     }
 
     /// Returns the response to a request without a key, under a rule that denies such requests.
-    pub(crate) fn no_key(&self, status: StatusCode, request: &HeaderMap) -> Response<Bytes> {
-        self.answer(Reason::NoKey, status, Kind::Blank, request)
+    pub(crate) fn no_key(&self, status: StatusCode, is_grpc: IsGrpc<'_>) -> Response<Bytes> {
+        self.answer(Reason::NoKey, status, Kind::Blank, is_grpc)
     }
 
     fn judged(
@@ -176,7 +176,7 @@ where
         charges: &RequestCharges,
         judgement: &mut ItemizedDecision,
         prepared: &[LayerRule],
-        request: &HeaderMap,
+        is_grpc: IsGrpc<'_>,
         is_local: bool,
     ) -> Judged {
         let hold = judgement.reserved.take();
@@ -193,7 +193,7 @@ where
             rate_limit.older = older(judgement, prepared, charges);
         }
         if decision.outcome == Outcome::Deny {
-            let mut response = self.denied(charges, decision, prepared, request);
+            let mut response = self.denied(charges, decision, prepared, is_grpc);
             rate_limit.append_to(response.headers_mut());
             return Judged::Refuse(response);
         }
@@ -209,7 +209,7 @@ where
             held = Held::new(self, is_refunded.then(|| (charges.clone(), decision.at)));
             if held.is_none() {
                 self.emit(&Event::TooManyHeld);
-                return self.refuse(Reason::TooManyHeld, request);
+                return self.refuse(Reason::TooManyHeld, is_grpc);
             }
         }
         let extras = Extras {
@@ -246,10 +246,10 @@ where
         charges: &RequestCharges,
         decision: &Decision,
         prepared: &[LayerRule],
-        request: &HeaderMap,
+        is_grpc: IsGrpc<'_>,
     ) -> Response<Bytes> {
         let mut response = match charges.get(decision.rule) {
-            _ if is_grpc(request) => grpc(Reason::OverLimit, self.settings.status, Some(decision)),
+            _ if is_grpc() => grpc(Reason::OverLimit, self.settings.status, Some(decision)),
             Some(charge) if charges.only().is_some() && self.settings.respond.is_none() => {
                 problem_of(
                     self.settings.status,
@@ -292,12 +292,12 @@ where
         self.respond(&denial)
     }
 
-    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Judged {
+    fn refuse(&self, reason: Reason, is_grpc: IsGrpc<'_>) -> Judged {
         let (status, kind) = match reason {
             Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
             _ => (self.settings.status, Kind::QuotaExceeded),
         };
-        Judged::Refuse(self.answer(reason, status, kind, request))
+        Judged::Refuse(self.answer(reason, status, kind, is_grpc))
     }
 
     /// Returns a response to a request that was denied without a decision.
@@ -306,9 +306,9 @@ where
         reason: Reason,
         status: StatusCode,
         kind: Kind,
-        request: &HeaderMap,
+        is_grpc: IsGrpc<'_>,
     ) -> Response<Bytes> {
-        if is_grpc(request) {
+        if is_grpc() {
             return grpc(reason, status, None);
         }
         let verdict = &Verdict::default();
@@ -333,7 +333,7 @@ where
         self: &Arc<Self>,
         charges: &RequestCharges,
         error: &EngineError,
-        request: &HeaderMap,
+        is_grpc: IsGrpc<'_>,
     ) -> Judged {
         if !self.failing.swap(true, Ordering::Relaxed) {
             let on_failure = self.settings.on_failure;
@@ -341,7 +341,7 @@ where
         }
         self.emit(&Event::EngineFailed(error));
         match (self.settings.on_failure, &self.local) {
-            (OnFailure::Deny, _) => self.refuse(Reason::EngineFailed, request),
+            (OnFailure::Deny, _) => self.refuse(Reason::EngineFailed, is_grpc),
             (OnFailure::Local(_), Some((engine, prepared))) => {
                 let prepared = prepared.load();
                 let on_allowed = self.settings.headers_on_allowed;
@@ -349,9 +349,9 @@ where
                 let mut pending = self.start(engine, &prepared, charges, true);
                 match pending.poll(context, engine, &prepared, charges, on_allowed) {
                     Poll::Ready(Ok(judgement)) => {
-                        self.judged(charges, judgement, &prepared, request, true)
+                        self.judged(charges, judgement, &prepared, is_grpc, true)
                     }
-                    _ => self.refuse(Reason::OverLimit, request),
+                    _ => self.refuse(Reason::OverLimit, is_grpc),
                 }
             }
             _ => Judged::Pass(Passed::plain()),

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Mode, Rule};
+use http::request::Parts;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
 
-use crate::charges::{LayerRule, Role};
+use crate::charges::{LayerRule, RequestCharges, Role};
+use crate::conclusion::Judged;
+use crate::judge::Progress;
 use crate::request_rule::RequestRule;
-use crate::response::Denial;
+use crate::response::{Denial, is_grpc};
 use crate::service::RateLimit;
 use crate::shared::{OnFailure, Settings, SharedLimits};
 use crate::verdict::Event;
@@ -151,6 +154,45 @@ impl<E: Engine> RateLimitLayer<E> {
     /// ```
     pub fn held(&self) -> usize {
         self.shared.held()
+    }
+}
+
+impl<E> RateLimitLayer<E>
+where
+    E: Engine + Send + Sync + 'static,
+    E::Decide: Unpin,
+{
+    /// Judges a request as the layer's service does, for frameworks that are not built on tower. It
+    /// does not wait, so it suits engines in memory: while an engine has not answered, requests are
+    /// treated as [`OnFailure`](crate::OnFailure) says.
+    ///
+    /// ```
+    /// use earrrl::MemoryEngine;
+    /// use earrrl_tower::{Judged, RateLimitLayer, RequestRule, key};
+    ///
+    /// let rule = RequestRule::new("all", "gcra 1/h burst=1".parse()?, key::Everyone);
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(10)?).rule(rule).build()?;
+    /// let mut request = http::Request::new(()).into_parts().0;
+    /// let mut response = http::Response::new(()).into_parts().0;
+    /// if let Judged::Pass(mut passed) = layer.judge(&request) {
+    ///     passed.enter(&mut request.extensions);
+    ///     passed.leave(&mut response);
+    /// }
+    /// assert_eq!(response.headers["ratelimit-policy"], "\"all\";q=1;w=3600");
+    /// let Judged::Refuse(denial) = layer.judge(&request) else { panic!("the limit is 1") };
+    /// assert_eq!(denial.status(), 429);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn judge(&self, request: &Parts) -> Judged {
+        let mut charges = RequestCharges::default();
+        match self.shared.judge(&mut charges, request) {
+            Progress::Concluded(judged) => judged,
+            Progress::Pending(_) => {
+                let error = EngineError::Unavailable("no answer at once".to_owned());
+                let is_grpc = || is_grpc(&request.headers);
+                self.shared.failed(&charges, &error, &is_grpc)
+            }
+        }
     }
 }
 

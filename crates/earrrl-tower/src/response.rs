@@ -210,6 +210,9 @@ fn grpc_code(status: StatusCode) -> &'static str {
     }
 }
 
+/// Returns true for a gRPC call. Only denials ask for it.
+pub(crate) type IsGrpc<'a> = &'a dyn Fn() -> bool;
+
 /// Returns true if the headers are those of a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers
