@@ -118,11 +118,6 @@ impl RuleCharge {
     pub(crate) fn rule<'a>(&self, rules: &'a Rules) -> &'a RequestRule {
         &rules[self.rule as usize].0
     }
-
-    /// Returns the rule or plan as the engine has prepared it.
-    pub(crate) fn prepared<'a>(&self, prepared: &'a [LayerRule]) -> &'a LayerRule {
-        &prepared[self.prepared as usize]
-    }
 }
 
 /// The rules of a layer, each with the index of its [`LayerRule`]. The prepared plans of a rule
@@ -175,6 +170,14 @@ impl RequestCharges {
         Ok(())
     }
 
+    /// Returns the charges with the rules as an engine has prepared them.
+    pub(crate) fn with<'a>(&'a self, rules: &'a [LayerRule]) -> PreparedCharges<'a> {
+        PreparedCharges {
+            charges: self,
+            rules,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.charges.is_empty()
     }
@@ -186,28 +189,6 @@ impl RequestCharges {
 
     pub(crate) fn get(&self, place: usize) -> Option<&RuleCharge> {
         self.charges.get(place)
-    }
-
-    /// Returns the charges in the form that an engine takes.
-    pub(crate) fn for_engine(&self, prepared: &[LayerRule]) -> SmallVec<[Charge<'_>; 2]> {
-        self.charges
-            .iter()
-            .map(|charge| self.with_cost(prepared, charge, charge.cost))
-            .collect()
-    }
-
-    /// Returns one of the charges in the form that an engine takes, with another cost.
-    pub(crate) fn with_cost(
-        &self,
-        prepared: &[LayerRule],
-        charge: &RuleCharge,
-        cost: Cost,
-    ) -> Charge<'_> {
-        Charge {
-            rule: charge.prepared(prepared).id,
-            key: self.key(charge),
-            cost,
-        }
     }
 
     /// Returns the charge in the form that an engine takes, if there is exactly one, under a rule or plan.
@@ -251,6 +232,50 @@ impl RequestCharges {
             charges,
             keys: self.keys.clone(),
         })
+    }
+}
+
+/// The charges of a request, with the rules as one of the layer's engines has prepared them.
+#[derive(Clone, Copy)]
+pub(crate) struct PreparedCharges<'a> {
+    pub(crate) charges: &'a RequestCharges,
+    pub(crate) rules: &'a [LayerRule],
+}
+
+impl<'a> PreparedCharges<'a> {
+    /// Returns the rule or plan of a charge.
+    pub(crate) fn rule(self, charge: &RuleCharge) -> &'a LayerRule {
+        &self.rules[charge.prepared as usize]
+    }
+
+    /// Returns the rule or plan at a place of the request, to which decisions refer.
+    pub(crate) fn rule_at(self, place: usize) -> Option<&'a LayerRule> {
+        self.charges.get(place).map(|charge| self.rule(charge))
+    }
+
+    /// Returns one of the charges in the form that an engine takes, with another cost.
+    pub(crate) fn with_cost(self, charge: &RuleCharge, cost: Cost) -> Charge<'a> {
+        Charge {
+            rule: self.rule(charge).id,
+            key: self.charges.key(charge),
+            cost,
+        }
+    }
+
+    /// Returns the charges in the form that an engine takes, with these costs.
+    pub(crate) fn with_costs(
+        self,
+        cost: impl Fn(&RuleCharge) -> Cost,
+    ) -> SmallVec<[Charge<'a>; 2]> {
+        let charges = self.charges.charges.iter();
+        charges
+            .map(|charge| self.with_cost(charge, cost(charge)))
+            .collect()
+    }
+
+    /// Returns the charges in the form that an engine takes.
+    pub(crate) fn for_engine(self) -> SmallVec<[Charge<'a>; 2]> {
+        self.with_costs(|charge| charge.cost)
     }
 }
 

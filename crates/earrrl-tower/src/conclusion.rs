@@ -12,7 +12,7 @@ use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
 use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, response};
 
-use crate::charges::{LayerRule, RequestCharges};
+use crate::charges::{LayerRule, PreparedCharges, RequestCharges};
 use crate::headers::{self, Available, current};
 use crate::held::Held;
 use crate::lasting::PendingCharge;
@@ -20,7 +20,7 @@ use crate::pending::ItemizedDecision;
 use crate::problem::Kind;
 use crate::request_hold::HoldGuard;
 use crate::response::{Denial, IsGrpc, Reason, grpc, problem_of};
-use crate::settlement::{CostAfter, Settlement};
+use crate::settlement::{ChargeByResponse, CostAfter, Settlement};
 use crate::shared::{OnFailure, SharedLimits};
 use crate::verdict::{Event, Verdict};
 
@@ -44,6 +44,7 @@ pub struct Passed {
 }
 
 struct Extras {
+    charge: Option<ChargeByResponse>,
     cost_after: Option<CostAfter>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
@@ -90,8 +91,8 @@ impl Passed {
         if let Some(held) = extras.held.take() {
             held.pass_on();
         }
-        if let Some(cost_after) = &mut extras.cost_after {
-            cost_after.note_service_called();
+        if let Some(charge) = extras.charge.take() {
+            extras.cost_after = Some(CostAfter(Some(charge)));
         }
         if let Some(verdict) = extras.verdict.take() {
             request.insert(verdict);
@@ -143,9 +144,8 @@ where
     /// Converts the engine's answer to the treatment of the request.
     pub(crate) fn conclude(
         self: &Arc<Self>,
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         answer: Result<&mut ItemizedDecision, EngineError>,
-        prepared: &[LayerRule],
         is_grpc: IsGrpc<'_>,
     ) -> Judged {
         match answer {
@@ -155,45 +155,37 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, prepared, is_grpc, false)
+                self.judged(charges, judgement, is_grpc, false)
             }
             // A cost above `max_cost` is denied, and so is a request for which no reservation is
             // free. If these were treated as failures of the engine, the request could pass.
             Err(EngineError::Invalid(_) | EngineError::Reservations { .. }) => {
-                self.refuse(Reason::OverLimit, is_grpc)
+                self.refuse(Reason::OverLimit, self.settings.status, is_grpc)
             }
-            Err(error) => self.failed(charges, &error, is_grpc),
+            Err(error) => self.failed(charges.charges, &error, is_grpc),
         }
-    }
-
-    /// Returns the response to a request without a key, under a rule that denies such requests.
-    pub(crate) fn no_key(&self, status: StatusCode, is_grpc: IsGrpc<'_>) -> Response<Bytes> {
-        self.answer(Reason::NoKey, status, Kind::Blank, is_grpc)
     }
 
     fn judged(
         self: &Arc<Self>,
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         judgement: &mut ItemizedDecision,
-        prepared: &[LayerRule],
         is_grpc: IsGrpc<'_>,
         is_local: bool,
     ) -> Judged {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
-        let deciding = charges
-            .get(decision.rule)
-            .map(|charge| charge.prepared(prepared));
+        let deciding = charges.rule_at(decision.rule);
         self.emit(&Event::Decided {
             rule: deciding.map_or("", |rule| &rule.name),
             decision,
         });
-        let mut rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
+        let mut rate_limit = RateLimitHeaders::new(judgement, charges);
         if self.settings.x_rate_limit {
-            rate_limit.older = older(judgement, prepared, charges);
+            rate_limit.older = older(judgement, charges);
         }
         if decision.outcome == Outcome::Deny {
-            let mut response = self.denied(charges, decision, prepared, is_grpc);
+            let mut response = self.denied(charges, decision, is_grpc);
             rate_limit.append_to(response.headers_mut());
             return Judged::Refuse(response);
         }
@@ -206,13 +198,17 @@ where
         if !decision.delay.is_zero() {
             // A reservation is released by its guard. The local engine is asked only during an outage.
             let is_refunded = hold.is_none() && !is_local;
-            held = Held::new(self, is_refunded.then(|| (charges.clone(), decision.at)));
+            held = Held::new(
+                self,
+                is_refunded.then(|| (charges.charges.clone(), decision.at)),
+            );
             if held.is_none() {
                 self.emit(&Event::TooManyHeld);
-                return self.refuse(Reason::TooManyHeld, is_grpc);
+                return self.refuse(Reason::TooManyHeld, self.settings.status, is_grpc);
             }
         }
         let extras = Extras {
+            charge: None,
             cost_after: None,
             verdict,
             settlement: None,
@@ -222,7 +218,7 @@ where
         Judged::Pass(Passed {
             delay: decision.delay,
             headers: rate_limit,
-            extras: self.extras(charges, extras),
+            extras: self.extras(charges.charges, extras),
         })
     }
 
@@ -235,7 +231,7 @@ where
         let after = charges.filtered(|charge| charge.rule(&self.rules).cost_after.is_some());
         Some(Box::new(Extras {
             settlement: settled.map(|charges| Settlement::new(Arc::clone(self), charges)),
-            cost_after: after.map(|charges| CostAfter::new(Arc::clone(self), charges)),
+            charge: after.map(|charges| Arc::clone(self).charge_by_response(charges)),
             ..extras
         }))
     }
@@ -243,20 +239,17 @@ where
     /// Returns the response to a request that is over a limit, without `RateLimit` headers.
     fn denied(
         &self,
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         decision: &Decision,
-        prepared: &[LayerRule],
         is_grpc: IsGrpc<'_>,
     ) -> Response<Bytes> {
-        let mut response = match charges.get(decision.rule) {
-            _ if is_grpc() => grpc(Reason::OverLimit, self.settings.status, Some(decision)),
-            Some(charge) if charges.only().is_some() && self.settings.respond.is_none() => {
-                problem_of(
-                    self.settings.status,
-                    charge.prepared(prepared).problem.clone(),
-                )
+        let status = self.settings.status;
+        let mut response = match charges.charges.only() {
+            _ if is_grpc() => grpc(Reason::OverLimit, status, Some(decision)),
+            Some(charge) if self.settings.respond.is_none() => {
+                problem_of(status, charges.rule(charge).problem.clone())
             }
-            _ => self.composed_denial(charges, decision, prepared),
+            _ => self.composed_denial(charges, decision),
         };
         if let Some(wait) = headers::retry_after(decision) {
             response.headers_mut().insert(RETRY_AFTER, wait);
@@ -268,57 +261,42 @@ where
     /// apply, because there are several rules or the user's closure responds.
     fn composed_denial(
         &self,
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         decision: &Decision,
-        prepared: &[LayerRule],
     ) -> Response<Bytes> {
-        let over = charges.iter().filter(|(place, _)| decision.is_over(*place));
-        let over = over.map(|(_, charge)| charge.prepared(prepared));
-        let deciding = charges
-            .get(decision.rule)
-            .map(|charge| charge.prepared(prepared));
-        let denial = Denial {
+        let over = charges.charges.iter();
+        let over = over.filter(|(place, _)| decision.is_over(*place));
+        let shown = over.filter_map(|(_, charge)| {
+            let rule = charges.rule(charge);
+            rule.is_shown().then_some(&*rule.name)
+        });
+        let deciding = charges.rule_at(decision.rule);
+        self.respond(&Denial {
             reason: Reason::OverLimit,
             status: self.settings.status,
             verdict: &deciding
                 .map(|rule| rule.verdict(decision))
                 .unwrap_or_default(),
-            violated: over
-                .filter(|rule| rule.is_shown())
-                .map(|rule| &*rule.name)
-                .collect(),
+            violated: shown.collect(),
             kind: deciding.map_or(Kind::QuotaExceeded, |rule| Kind::of(rule.rule.limit())),
-        };
-        self.respond(&denial)
+        })
     }
 
-    fn refuse(&self, reason: Reason, is_grpc: IsGrpc<'_>) -> Judged {
-        let (status, kind) = match reason {
-            Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
-            _ => (self.settings.status, Kind::QuotaExceeded),
-        };
-        Judged::Refuse(self.answer(reason, status, kind, is_grpc))
-    }
-
-    /// Returns a response to a request that was denied without a decision.
-    fn answer(
-        &self,
-        reason: Reason,
-        status: StatusCode,
-        kind: Kind,
-        is_grpc: IsGrpc<'_>,
-    ) -> Response<Bytes> {
+    /// Refuses a request without a decision.
+    pub(crate) fn refuse(&self, reason: Reason, status: StatusCode, is_grpc: IsGrpc<'_>) -> Judged {
         if is_grpc() {
-            return grpc(reason, status, None);
+            return Judged::Refuse(grpc(reason, status, None));
         }
-        let verdict = &Verdict::default();
-        self.respond(&Denial {
+        Judged::Refuse(self.respond(&Denial {
             reason,
             status,
-            verdict,
+            verdict: &Verdict::default(),
             violated: Vec::new(),
-            kind,
-        })
+            kind: match reason {
+                Reason::OverLimit | Reason::TooManyHeld => Kind::QuotaExceeded,
+                Reason::NoKey | Reason::EngineFailed => Kind::Blank,
+            },
+        }))
     }
 
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
@@ -341,17 +319,19 @@ where
         }
         self.emit(&Event::EngineFailed(error));
         match (self.settings.on_failure, &self.local) {
-            (OnFailure::Deny, _) => self.refuse(Reason::EngineFailed, is_grpc),
+            (OnFailure::Deny, _) => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                self.refuse(Reason::EngineFailed, status, is_grpc)
+            }
             (OnFailure::Local(_), Some((engine, prepared))) => {
                 let prepared = prepared.load();
+                let charges = charges.with(&prepared);
                 let on_allowed = self.settings.headers_on_allowed;
                 let context = &mut Context::from_waker(Waker::noop());
-                let mut pending = self.start(engine, &prepared, charges, true);
-                match pending.poll(context, engine, &prepared, charges, on_allowed) {
-                    Poll::Ready(Ok(judgement)) => {
-                        self.judged(charges, judgement, &prepared, is_grpc, true)
-                    }
-                    _ => self.refuse(Reason::OverLimit, is_grpc),
+                let mut pending = self.start(engine, charges, true);
+                match pending.poll(context, engine, charges, on_allowed) {
+                    Poll::Ready(Ok(judgement)) => self.judged(charges, judgement, is_grpc, true),
+                    _ => self.refuse(Reason::OverLimit, self.settings.status, is_grpc),
                 }
             }
             _ => Judged::Pass(Passed::plain()),
@@ -370,13 +350,9 @@ pub(crate) struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    pub(crate) fn new(
-        judgement: &ItemizedDecision,
-        prepared: &[LayerRule],
-        charges: &RequestCharges,
-    ) -> Self {
-        let mut shown = shown(judgement, prepared, charges);
-        if charges.only().is_some() {
+    pub(crate) fn new(judgement: &ItemizedDecision, charges: PreparedCharges<'_>) -> Self {
+        let mut shown = shown(judgement, charges);
+        if charges.charges.only().is_some() {
             let Some((rule, available)) = shown.next() else {
                 return Self::default();
             };
@@ -415,20 +391,16 @@ impl RateLimitHeaders {
 /// Returns the quota of the deciding rule for the older headers, which report only one rule.
 fn older(
     judgement: &ItemizedDecision,
-    prepared: &[LayerRule],
-    charges: &RequestCharges,
+    charges: PreparedCharges<'_>,
 ) -> Option<Box<(Quota, Available)>> {
-    let (rule, available) = shown(judgement, prepared, charges).next()?;
+    let (rule, available) = shown(judgement, charges).next()?;
     Some(Box::new((rule.quota, available)))
 }
 
 fn shown<'a>(
     judgement: &'a ItemizedDecision,
-    prepared: &'a [LayerRule],
-    charges: &'a RequestCharges,
+    charges: PreparedCharges<'a>,
 ) -> impl Iterator<Item = (&'a LayerRule, Available)> + Clone {
-    judgement
-        .items
-        .iter()
-        .filter_map(|item| Some((charges.get(item.place)?.prepared(prepared), item.available?)))
+    let items = judgement.items.iter();
+    items.filter_map(move |item| Some((charges.rule_at(item.place)?, item.available?)))
 }

@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker, ready};
 use earrrl::{Actual, Cost, Engine, HoldId, RuleId};
 use http::request::Parts;
 
-use crate::charges::{LayerRule, RequestCharges, RuleCharge};
+use crate::charges::{PreparedCharges, RequestCharges, RuleCharge};
 use crate::conclusion::{Judged, Passed};
 use crate::lasting::{Lasting, PendingCharge};
 use crate::pending::PendingDecision;
 use crate::request_hold::{HoldGuard, ReservedRule};
-use crate::response::is_grpc;
+use crate::response::{Reason, is_grpc};
 use crate::shared::SharedLimits;
 use crate::verdict::Event;
 
@@ -42,19 +42,18 @@ where
     ) -> Progress<E> {
         let is_grpc = || is_grpc(&request.headers);
         if let Err(status) = self.read(charges, request) {
-            return Progress::Concluded(Judged::Refuse(self.no_key(status, &is_grpc)));
+            return Progress::Concluded(self.refuse(Reason::NoKey, status, &is_grpc));
         }
         if charges.is_empty() || self.admit_at_once(charges) {
             return Progress::Concluded(Judged::Pass(Passed::plain()));
         }
         let prepared = self.prepared.load();
-        let mut pending = self.start(&self.engine, &prepared, charges, false);
+        let charges = charges.with(&prepared);
+        let mut pending = self.start(&self.engine, charges, false);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = self.settings.headers_on_allowed;
-        match pending.poll(context, &self.engine, &prepared, charges, on_allowed) {
-            Poll::Ready(answer) => {
-                Progress::Concluded(self.conclude(charges, answer, &prepared, &is_grpc))
-            }
+        match pending.poll(context, &self.engine, charges, on_allowed) {
+            Poll::Ready(answer) => Progress::Concluded(self.conclude(charges, answer, &is_grpc)),
             Poll::Pending => Progress::Pending(pending),
         }
     }
@@ -70,9 +69,9 @@ where
         Box::pin(poll_fn(move |context| {
             let prepared = shared.prepared.load();
             let on_allowed = shared.settings.headers_on_allowed;
-            let answer = pending.poll(context, &shared.engine, &prepared, &charges, on_allowed);
-            let answer = ready!(answer);
-            Poll::Ready(shared.conclude(&charges, answer, &prepared, &|| is_grpc))
+            let charges = charges.with(&prepared);
+            let answer = ready!(pending.poll(context, &shared.engine, charges, on_allowed));
+            Poll::Ready(shared.conclude(charges, answer, &|| is_grpc))
         }))
     }
 
@@ -81,18 +80,17 @@ where
     pub(crate) fn start<G: Engine>(
         self: &Arc<Self>,
         engine: &G,
-        prepared: &[LayerRule],
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         is_local: bool,
     ) -> PendingDecision<G::Decide>
     where
         G::Decide: Unpin,
     {
-        let Some(terms) = self.hold_terms(charges) else {
-            return PendingDecision::new(engine, prepared, charges);
+        let Some(terms) = self.hold_terms(charges.charges) else {
+            return PendingDecision::new(engine, charges);
         };
-        let holding = engine.place_hold(&charges.for_engine(prepared), terms, None);
-        let mut rules = self.reserved_rules(prepared, charges);
+        let holding = engine.place_hold(&charges.for_engine(), terms, None);
+        let mut rules = self.reserved_rules(charges);
         let shared = Arc::clone(self);
         PendingDecision::Placing(Lasting::new(async move {
             let holding = holding.await?;
@@ -129,22 +127,19 @@ where
     }
 
     /// Returns the rules whose costs are reserved, each with its place among the charges.
-    fn reserved_rules(
-        &self,
-        prepared: &[LayerRule],
-        charges: &RequestCharges,
-    ) -> Vec<(usize, ReservedRule)> {
+    fn reserved_rules(&self, charges: PreparedCharges<'_>) -> Vec<(usize, ReservedRule)> {
         let reserved = charges
+            .charges
             .iter()
             .filter(|(_, charge)| charge.rule(&self.rules).reserved);
         let rule = |(place, charge): (usize, &RuleCharge)| {
-            let prepared = charge.prepared(prepared);
+            let prepared = charges.rule(charge);
             let rule = ReservedRule {
                 name: Arc::clone(&prepared.name),
                 id: prepared.id,
                 max_cost: prepared.rule.max_cost(),
                 granted: Cost::ZERO,
-                actual: None,
+                actual: Some(Cost::ZERO),
             };
             (place, rule)
         };

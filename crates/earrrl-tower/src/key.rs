@@ -263,9 +263,7 @@ where
     K: AsRef<[u8]>,
     F: Fn(&T) -> K + Send + Sync + 'static,
 {
-    KeyWriter(move |request: &Parts, key: &mut KeyBuffer| {
-        key.push_present(request.extensions.get::<T>().map(&read))
-    })
+    by(move |request| request.extensions.get::<T>().map(&read))
 }
 
 /// A key that is the request's method.

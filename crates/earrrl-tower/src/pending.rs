@@ -8,8 +8,7 @@ use std::task::{Context, Poll, ready};
 use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
 use smallvec::SmallVec;
 
-use crate::charges::LayerRule;
-use crate::charges::RequestCharges;
+use crate::charges::PreparedCharges;
 use crate::headers::{Available, peek_cost};
 use crate::request_hold::{HoldGuard, Placed, PlacingHold};
 
@@ -51,17 +50,13 @@ pub(crate) struct Item {
 
 impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<D> {
     /// Starts a decision on a request whose costs are not reserved.
-    pub(crate) fn new(
-        engine: &impl Engine<Decide = D>,
-        prepared: &[LayerRule],
-        charges: &RequestCharges,
-    ) -> Self {
-        Self::Deciding(match charges.only() {
+    pub(crate) fn new(engine: &impl Engine<Decide = D>, charges: PreparedCharges<'_>) -> Self {
+        Self::Deciding(match charges.charges.only() {
             Some(only) => {
-                let charge = charges.with_cost(prepared, only, only.cost);
+                let charge = charges.with_cost(only, only.cost);
                 engine.decide(&[charge], Mode::Check, None)
             }
-            None => engine.decide(&charges.for_engine(prepared), Mode::Check, None),
+            None => engine.decide(&charges.for_engine(), Mode::Check, None),
         })
     }
 
@@ -71,8 +66,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         &mut self,
         context: &mut Context<'_>,
         engine: &impl Engine<Decide = D>,
-        prepared: &[LayerRule],
-        charges: &RequestCharges,
+        charges: PreparedCharges<'_>,
         on_allowed: bool,
     ) -> Poll<Result<&mut ItemizedDecision, EngineError>> {
         if let Some((decision, reserved)) = ready!(self.poll_decision(context))? {
@@ -86,7 +80,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
             if let Self::Peeking(judgement, peeks) = self
                 && needs_items
             {
-                add_items(judgement, peeks, engine, prepared, charges);
+                add_items(judgement, peeks, engine, charges);
             }
         }
         let Self::Peeking(judgement, peeks) = self else {
@@ -96,11 +90,8 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
             // If a peek fails, the response lacks this rule's item, but the request continues.
             let decision = ready!(Pin::new(&mut peek.answer).poll(context)).ok();
             let item = &mut judgement.items[peek.item];
-            let rule = charges
-                .get(item.place)
-                .map(|charge| charge.prepared(prepared));
             item.available = decision
-                .zip(rule)
+                .zip(charges.rule_at(item.place))
                 .map(|(decision, rule)| rule.available(&decision));
             peeks.pop();
         }
@@ -126,19 +117,16 @@ fn add_items<D>(
     judgement: &mut ItemizedDecision,
     peeks: &mut Vec<Peek<D>>,
     engine: &impl Engine<Decide = D>,
-    prepared: &[LayerRule],
-    charges: &RequestCharges,
+    charges: PreparedCharges<'_>,
 ) {
     let decision = &judgement.decision;
-    let others = charges
-        .iter()
-        .map(|(place, _)| place)
-        .filter(|place| *place != decision.rule);
+    let places = charges.charges.iter().map(|(place, _)| place);
+    let others = places.filter(|place| *place != decision.rule);
     for place in std::iter::once(decision.rule).chain(others) {
-        let Some(charge) = charges.get(place) else {
+        let Some(charge) = charges.charges.get(place) else {
             continue;
         };
-        let rule = charge.prepared(prepared);
+        let rule = charges.rule(charge);
         if !rule.is_shown() {
             continue;
         }
@@ -146,7 +134,7 @@ fn add_items<D>(
         let available = has_figures.then(|| rule.available(decision));
         if available.is_none() {
             let cost = peek_cost(decision, place, charge.cost);
-            let peeked = charges.with_cost(prepared, charge, cost);
+            let peeked = charges.with_cost(charge, cost);
             let item = judgement.items.len();
             peeks.push(Peek {
                 item,

@@ -43,7 +43,7 @@ pub(crate) struct ReservedRule {
     pub(crate) id: RuleId,
     pub(crate) max_cost: Cost,
     pub(crate) granted: Cost,
-    /// The actual cost that was reported last.
+    /// The actual cost: nothing before the service is called, then the one that was reported last.
     pub(crate) actual: Option<Cost>,
 }
 
@@ -103,7 +103,6 @@ impl fmt::Debug for RequestHold {
 pub(crate) struct HoldGuard {
     hold: RequestHold,
     commit: Commit,
-    service_called: bool,
 }
 
 /// Starts the commit of a reservation with the actual cost under each reserved rule.
@@ -121,25 +120,22 @@ impl HoldGuard {
         Self {
             hold: RequestHold(Arc::new(Mutex::new(rules))),
             commit,
-            service_called: false,
         }
     }
 
     /// Notes that the service is called. Returns the handle for the request's handler.
     pub(crate) fn enter(&mut self) -> RequestHold {
-        self.service_called = true;
+        for rule in self.hold.rules().iter_mut() {
+            rule.actual = None;
+        }
         self.hold.clone()
     }
 }
 
 impl Drop for HoldGuard {
     fn drop(&mut self) {
-        let mut costs = self.hold.actual_costs();
-        if !self.service_called {
-            costs.iter_mut().for_each(|(_, cost)| *cost = Cost::ZERO);
-        }
         // An engine in memory has committed when this value is dropped.
-        drop((self.commit)(&costs));
+        drop((self.commit)(&self.hold.actual_costs()));
     }
 }
 

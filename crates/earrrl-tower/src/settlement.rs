@@ -94,51 +94,39 @@ impl fmt::Debug for Charged {
     }
 }
 
-/// A charge that depends on the response.
-type ChargeByResponse = Box<dyn FnOnce(&response::Parts) -> PendingCharge + Send>;
+/// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after), which depends on the response.
+pub(crate) type ChargeByResponse = Box<dyn FnOnce(&response::Parts) -> PendingCharge + Send>;
 
-/// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
-/// latest when this value is dropped, unless the service was never called.
-pub(crate) struct CostAfter {
-    charge: Option<ChargeByResponse>,
-    service_called: bool,
-}
-
-impl CostAfter {
-    pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
-    where
-        E: Engine + Send + Sync + 'static,
-    {
-        let charge = move |response: &response::Parts| {
-            let decided = shared.charge(&charges, |charge| {
-                let cost = charge.rule(&shared.rules).cost_after.as_ref();
+impl<E: Engine + Send + Sync + 'static> SharedLimits<E> {
+    /// Returns the charge by the response of a request.
+    pub(crate) fn charge_by_response(self: Arc<Self>, charges: RequestCharges) -> ChargeByResponse {
+        Box::new(move |response: &response::Parts| {
+            let decided = self.charge(&charges, |charge| {
+                let cost = charge.rule(&self.rules).cost_after.as_ref();
                 cost.map_or(Cost::ZERO, |cost| cost(response))
             });
             PendingCharge::new(async move {
                 if let Err(error) = decided.await {
-                    shared.emit(&Event::EngineFailed(&error));
+                    self.emit(&Event::EngineFailed(&error));
                 }
             })
-        };
-        Self {
-            charge: Some(Box::new(charge)),
-            service_called: false,
-        }
+        })
     }
+}
 
-    pub(crate) fn note_service_called(&mut self) {
-        self.service_called = true;
-    }
+/// The charge of a request that is passed on. It is made at the latest when this value is dropped.
+pub(crate) struct CostAfter(pub(crate) Option<ChargeByResponse>);
 
+impl CostAfter {
     /// Starts to charge the cost of the response.
     pub(crate) fn charge(mut self, response: &response::Parts) -> Option<PendingCharge> {
-        self.charge.take().map(|charge| charge(response))
+        self.0.take().map(|charge| charge(response))
     }
 }
 
 impl Drop for CostAfter {
     fn drop(&mut self) {
-        let Some(charge) = self.charge.take().filter(|_| self.service_called) else {
+        let Some(charge) = self.0.take() else {
             return;
         };
         // The user's closure computes the cost. If it panicked while a panic of the service is

@@ -152,11 +152,9 @@ impl<E: Engine> SharedLimits<E> {
         cost: impl Fn(&RuleCharge) -> Cost,
     ) -> E::Decide {
         let prepared = self.prepared.load();
-        let charges = charges.iter().map(|(_, charge)| {
-            let cost = cost(charge).min(charge.prepared(&prepared).rule.max_cost());
-            charges.with_cost(&prepared, charge, cost)
-        });
-        let charges: smallvec::SmallVec<[_; 2]> = charges.collect();
+        let charges = charges.with(&prepared);
+        let at_most = |charge: &_| cost(charge).min(charges.rule(charge).rule.max_cost());
+        let charges = charges.with_costs(at_most);
         self.engine.decide(&charges, Mode::Charge, None)
     }
 
@@ -201,7 +199,7 @@ impl<E: Engine + Send + Sync + 'static> SharedLimits<E> {
     /// Starts to take back the charges of a request, which were made at the instant `at`.
     pub(crate) fn refund(self: &Arc<Self>, charges: &RequestCharges, at: Nanos) -> PendingCharge {
         let prepared = self.prepared.load();
-        let charges = charges.for_engine(&prepared);
+        let charges = charges.with(&prepared).for_engine();
         let refund = |charge: &Charge<'_>| self.engine.refund(charge, Some(at), None);
         let refunds: Vec<_> = charges.iter().map(refund).collect();
         let shared = Arc::clone(self);
