@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use earrrl::{Charge, Cost, Decision, Engine, EngineError, Quota, Rule, RuleId};
+use earrrl::{Charge, Cost, Decision, Engine, EngineError, MemoryEngine, Quota, Rule, RuleId};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
@@ -23,6 +23,8 @@ pub(crate) struct LayerRule {
     pub(crate) name: Arc<str>,
     pub(crate) role: Role,
     pub(crate) id: RuleId,
+    /// The id in the engine that decides while the other one fails.
+    local_id: Option<RuleId>,
     pub(crate) rule: Rule,
     pub(crate) quota: Quota,
     /// The rule's name as it begins an item of `RateLimit`.
@@ -45,19 +47,18 @@ pub(crate) enum Role {
 }
 
 impl LayerRule {
-    /// Prepares a rule in the engine. `status` is the status of denials.
+    /// Prepares a rule in the engine, and in the one that decides while it fails. `status` is the status of denials.
     pub(crate) fn new(
         engine: &impl Engine,
+        local: Option<&MemoryEngine>,
         name: &str,
         rule: Rule,
         role: Role,
         status: StatusCode,
     ) -> Result<Self, EngineError> {
-        let id = match &role {
-            Role::Only => engine.prepare(name, &rule)?,
-            Role::Base => engine.prepare_in(name, name, &rule)?,
-            Role::Other(other) => engine.prepare_in(name, other, &rule)?,
-        };
+        let id = prepare(engine, name, &rule, &role)?;
+        let local_id = local.map(|local| prepare(local, name, &rule, &role));
+        let local_id = local_id.transpose()?;
         let quota = Quota::of(rule.limit());
         let policy = headers::current::policies([(name, quota)].into_iter());
         let label = headers::current::label(name);
@@ -66,6 +67,7 @@ impl LayerRule {
             name: name.into(),
             role,
             id,
+            local_id,
             rule,
             quota,
             label,
@@ -92,6 +94,19 @@ impl LayerRule {
     /// Returns true if headers report this rule.
     pub(crate) fn is_shown(&self) -> bool {
         headers::is_shown(self.rule.action())
+    }
+}
+
+fn prepare(
+    engine: &impl Engine,
+    name: &str,
+    rule: &Rule,
+    role: &Role,
+) -> Result<RuleId, EngineError> {
+    match role {
+        Role::Only => engine.prepare(name, rule),
+        Role::Base => engine.prepare_in(name, name, rule),
+        Role::Other(other) => engine.prepare_in(name, other, rule),
     }
 }
 
@@ -175,6 +190,7 @@ impl RequestCharges {
         PreparedCharges {
             charges: self,
             rules,
+            is_local: false,
         }
     }
 
@@ -235,17 +251,27 @@ impl RequestCharges {
     }
 }
 
-/// The charges of a request, with the rules as one of the layer's engines has prepared them.
+/// The charges of a request, with the rules as the layer's engines have prepared them.
 #[derive(Clone, Copy)]
 pub(crate) struct PreparedCharges<'a> {
     pub(crate) charges: &'a RequestCharges,
     pub(crate) rules: &'a [LayerRule],
+    /// True if the engine decides that stands in for the layer's own.
+    pub(crate) is_local: bool,
 }
 
 impl<'a> PreparedCharges<'a> {
     /// Returns the rule or plan of a charge.
     pub(crate) fn rule(self, charge: &RuleCharge) -> &'a LayerRule {
         &self.rules[charge.prepared as usize]
+    }
+
+    /// Returns the id of a rule or plan in the engine that decides.
+    pub(crate) fn id(self, rule: &LayerRule) -> RuleId {
+        match rule.local_id {
+            Some(id) if self.is_local => id,
+            _ => rule.id,
+        }
     }
 
     /// Returns the rule or plan at a place of the request, to which decisions refer.
@@ -256,7 +282,7 @@ impl<'a> PreparedCharges<'a> {
     /// Returns one of the charges in the form that an engine takes, with another cost.
     pub(crate) fn with_cost(self, charge: &RuleCharge, cost: Cost) -> Charge<'a> {
         Charge {
-            rule: self.rule(charge).id,
+            rule: self.id(self.rule(charge)),
             key: self.charges.key(charge),
             cost,
         }

@@ -155,7 +155,7 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, is_grpc, false)
+                self.judged(charges, judgement, is_grpc)
             }
             // A cost above `max_cost` is denied, and so is a request for which no reservation is
             // free. If these were treated as failures of the engine, the request could pass.
@@ -171,7 +171,6 @@ where
         charges: PreparedCharges<'_>,
         judgement: &mut ItemizedDecision,
         is_grpc: IsGrpc<'_>,
-        is_local: bool,
     ) -> Judged {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
@@ -197,7 +196,7 @@ where
         let mut held = None;
         if !decision.delay.is_zero() {
             // A reservation is released by its guard. The local engine is asked only during an outage.
-            let is_refunded = hold.is_none() && !is_local;
+            let is_refunded = hold.is_none() && !charges.is_local;
             held = Held::new(
                 self,
                 is_refunded.then(|| (charges.charges.clone(), decision.at)),
@@ -323,14 +322,17 @@ where
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 self.refuse(Reason::EngineFailed, status, is_grpc)
             }
-            (OnFailure::Local(_), Some((engine, prepared))) => {
-                let prepared = prepared.load();
-                let charges = charges.with(&prepared);
+            (_, Some(engine)) => {
+                let prepared = self.prepared.load();
+                let charges = PreparedCharges {
+                    is_local: true,
+                    ..charges.with(&prepared)
+                };
                 let on_allowed = self.settings.headers_on_allowed;
                 let context = &mut Context::from_waker(Waker::noop());
-                let mut pending = self.start(engine, charges, true);
+                let mut pending = self.start(engine, charges);
                 match pending.poll(context, engine, charges, on_allowed) {
-                    Poll::Ready(Ok(judgement)) => self.judged(charges, judgement, is_grpc, true),
+                    Poll::Ready(Ok(judgement)) => self.judged(charges, judgement, is_grpc),
                     _ => self.refuse(Reason::OverLimit, self.settings.status, is_grpc),
                 }
             }

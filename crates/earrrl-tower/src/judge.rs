@@ -49,7 +49,7 @@ where
         }
         let prepared = self.prepared.load();
         let charges = charges.with(&prepared);
-        let mut pending = self.start(&self.engine, charges, false);
+        let mut pending = self.start(&self.engine, charges);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = self.settings.headers_on_allowed;
         match pending.poll(context, &self.engine, charges, on_allowed) {
@@ -81,7 +81,6 @@ where
         self: &Arc<Self>,
         engine: &G,
         charges: PreparedCharges<'_>,
-        is_local: bool,
     ) -> PendingDecision<G::Decide>
     where
         G::Decide: Unpin,
@@ -91,6 +90,7 @@ where
         };
         let holding = engine.place_hold(&charges.for_engine(), terms, None);
         let mut rules = self.reserved_rules(charges);
+        let is_local = charges.is_local;
         let shared = Arc::clone(self);
         PendingDecision::Placing(Lasting::new(async move {
             let holding = holding.await?;
@@ -115,7 +115,7 @@ where
     ) -> PendingCharge {
         let actual = Actual::ByRule(costs);
         let committed = match &self.local {
-            Some((local, _)) if is_local => local.commit_hold(id, actual, None),
+            Some(local) if is_local => local.commit_hold(id, actual, None),
             _ => self.engine.commit_hold(id, actual, None),
         };
         let shared = Arc::clone(self);
@@ -136,7 +136,7 @@ where
             let prepared = charges.rule(charge);
             let rule = ReservedRule {
                 name: Arc::clone(&prepared.name),
-                id: prepared.id,
+                id: charges.id(prepared),
                 max_cost: prepared.rule.max_cost(),
                 granted: Cost::ZERO,
                 actual: Some(Cost::ZERO),

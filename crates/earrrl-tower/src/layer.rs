@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Mode, Rule};
+use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, MemoryEngine, Mode, Rule};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
@@ -340,6 +340,12 @@ impl<E: Engine> Builder<E> {
                 _ => {}
             }
         }
+        let local = match self.settings.on_failure {
+            OnFailure::Local(capacity) => Some(MemoryEngine::new(capacity)),
+            _ => None,
+        };
+        let local = local.transpose();
+        let local = local.map_err(|error| EngineError::Unavailable(error.to_string()))?;
         let mut prepared = Vec::new();
         let mut rules = Vec::with_capacity(self.rules.len());
         for rule in self.rules {
@@ -350,6 +356,7 @@ impl<E: Engine> Builder<E> {
                 let status = self.settings.status;
                 prepared.push(LayerRule::new(
                     &self.engine,
+                    local.as_ref(),
                     name,
                     limit.clone(),
                     role,
@@ -358,7 +365,7 @@ impl<E: Engine> Builder<E> {
             }
             rules.push((rule, first));
         }
-        let shared = SharedLimits::new(self.engine, rules, prepared, self.settings)?;
+        let shared = SharedLimits::new(self.engine, local, rules, prepared, self.settings);
         Ok(RateLimitLayer {
             shared: Arc::new(shared),
         })

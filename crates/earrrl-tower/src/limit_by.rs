@@ -3,13 +3,12 @@
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
 
-use arc_swap::ArcSwap;
 use earrrl::{Engine, EngineError, Mode, Rule, RuleError};
 use http::StatusCode;
 use http::request::Parts;
 use sha2::{Digest, Sha256};
 
-use crate::charges::{LayerRule, RequestCharges, Role};
+use crate::charges::{RequestCharges, Role};
 use crate::request_rule::RequestRule;
 use crate::shared::SharedLimits;
 
@@ -59,34 +58,16 @@ impl<E: Engine> SharedLimits<E> {
             limit.accept_mode(Mode::Check)?;
         }
         let role = Role::Other(engine_name(&rule.name, &text));
-        let status = self.settings.status;
-        let other = LayerRule::new(
-            &self.engine,
-            &rule.name,
-            limit.clone(),
-            role.clone(),
-            status,
-        )?;
-        if let Some((engine, prepared)) = &self.local {
-            push(
-                prepared,
-                &LayerRule::new(engine, &rule.name, limit, role, status)?,
-            );
-        }
-        let place = push(&self.prepared, &other);
+        let other = self.prepare(&rule.name, limit, role)?;
+        let before = self.prepared.rcu(|rules| {
+            let mut rules = Vec::clone(rules);
+            rules.push(other.clone());
+            rules
+        });
+        let place = before.len();
         all.insert(text, place);
         Ok(place)
     }
-}
-
-/// Appends a rule, and returns its index.
-fn push(prepared: &ArcSwap<Vec<LayerRule>>, added: &LayerRule) -> usize {
-    let before = prepared.rcu(|rules| {
-        let mut rules = Vec::clone(rules);
-        rules.push(added.clone());
-        rules
-    });
-    before.len()
 }
 
 /// Returns a text that is the same for equal limits of a rule only.

@@ -11,7 +11,7 @@ use earrrl::{
 };
 use http::{Response, StatusCode};
 
-use crate::charges::{LayerRule, RequestCharges, RuleCharge, Rules};
+use crate::charges::{LayerRule, RequestCharges, Role, RuleCharge, Rules};
 use crate::lasting::PendingCharge;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
@@ -37,7 +37,7 @@ pub(crate) struct SharedLimits<E> {
     reserves: bool,
     pub(crate) settings: Settings,
     /// The engine that decides while the main engine fails, and its prepared rules.
-    pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<LayerRule>>)>,
+    pub(crate) local: Option<MemoryEngine>,
     pub(crate) failing: AtomicBool,
     /// The number of requests that are held back.
     held: AtomicUsize,
@@ -90,14 +90,11 @@ pub enum OnFailure {
 impl<E: Engine> SharedLimits<E> {
     pub(crate) fn new(
         engine: E,
+        local: Option<MemoryEngine>,
         rules: Rules,
         prepared: Vec<LayerRule>,
         settings: Settings,
-    ) -> Result<Self, EngineError> {
-        let local = match settings.on_failure {
-            OnFailure::Local(capacity) => Some(local_engine(capacity, &prepared, settings.status)?),
-            _ => None,
-        };
+    ) -> Self {
         let ids = prepared.iter().map(|rule| rule.id).collect();
         let reserves = rules.iter().any(|(rule, _)| rule.reserved);
         let later = |rule: &RequestRule| rule.settled || rule.cost_after.is_some();
@@ -106,7 +103,7 @@ impl<E: Engine> SharedLimits<E> {
         let prepared = ArcSwap::from_pointee(prepared);
         let failing = AtomicBool::new(false);
         let held = AtomicUsize::new(0);
-        Ok(Self {
+        Self {
             engine,
             rules,
             prepared,
@@ -119,7 +116,7 @@ impl<E: Engine> SharedLimits<E> {
             local,
             failing,
             held,
-        })
+        }
     }
 
     /// Charges a request synchronously. Returns true if the request is allowed and no other part of
@@ -137,12 +134,25 @@ impl<E: Engine> SharedLimits<E> {
     /// Changes the parameters of the rule or plan with this index. Its clients keep their history unless the
     /// algorithm changes.
     pub(crate) fn change(&self, place: usize, rule: &Rule) -> Result<(), EngineError> {
-        let status = self.settings.status;
-        replace(&self.engine, &self.prepared, place, rule, status)?;
-        match &self.local {
-            Some((engine, prepared)) => replace(engine, prepared, place, rule, status),
-            None => Ok(()),
-        }
+        let LayerRule { name, role, .. } = self.prepared.load()[place].clone();
+        let changed = self.prepare(&name, rule.clone(), role)?;
+        self.prepared.rcu(|rules| {
+            let mut rules = Vec::clone(rules);
+            rules[place] = changed.clone();
+            rules
+        });
+        Ok(())
+    }
+
+    /// Prepares a rule in the engines.
+    pub(crate) fn prepare(
+        &self,
+        name: &str,
+        rule: Rule,
+        role: Role,
+    ) -> Result<LayerRule, EngineError> {
+        let local = self.local.as_ref();
+        LayerRule::new(&self.engine, local, name, rule, role, self.settings.status)
     }
 
     /// Charges a cost after the decision, at most `max_cost` to each rule.
@@ -211,38 +221,4 @@ impl<E: Engine + Send + Sync + 'static> SharedLimits<E> {
             }
         })
     }
-}
-
-fn local_engine(
-    capacity: usize,
-    prepared: &[LayerRule],
-    status: StatusCode,
-) -> Result<(MemoryEngine, ArcSwap<Vec<LayerRule>>), EngineError> {
-    let engine = MemoryEngine::new(capacity);
-    let engine = engine.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-    let rules = prepared
-        .iter()
-        .map(|rule| {
-            let limit = rule.rule.clone();
-            LayerRule::new(&engine, &rule.name, limit, rule.role.clone(), status)
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    Ok((engine, ArcSwap::from_pointee(rules)))
-}
-
-fn replace(
-    engine: &impl Engine,
-    prepared: &ArcSwap<Vec<LayerRule>>,
-    place: usize,
-    rule: &Rule,
-    status: StatusCode,
-) -> Result<(), EngineError> {
-    let LayerRule { name, role, .. } = prepared.load()[place].clone();
-    let changed = LayerRule::new(engine, &name, rule.clone(), role, status)?;
-    prepared.rcu(|rules| {
-        let mut rules = Vec::clone(rules);
-        rules[place] = changed.clone();
-        rules
-    });
-    Ok(())
 }
