@@ -68,7 +68,7 @@ impl ClientAddress {
     /// ```
     #[must_use]
     pub fn trust(mut self, network: IpNet) -> Self {
-        self.trusted.push(network);
+        self.trusted.push(address::canonical_network(network));
         self
     }
 
@@ -311,6 +311,14 @@ mod tests {
         }
         let found = settings.resolve(peer.parse().ok(), &headers);
         found.map_or_else(|| "none".to_owned(), |address| address.to_string())
+    }
+
+    #[test]
+    fn a_network_in_ipv6_notation_is_that_of_ipv4() {
+        let mapped = trusting(&["::ffff:10.0.0.0/104"], 0);
+        let trusts = |address: &str| mapped.trusts(address.parse().unwrap());
+        assert!(trusts("10.1.2.3") && trusts("::ffff:10.1.2.3") && !trusts("192.0.2.7"));
+        assert!(trusting(&["::ffff:0:0/96"], 0).validate().is_err());
     }
 
     #[test]
