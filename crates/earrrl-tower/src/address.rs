@@ -49,6 +49,10 @@ impl Prefixes {
         self.ipv4 == 32
     }
 
+    const fn length(self, is_ipv4: bool) -> u8 {
+        if is_ipv4 { self.ipv4 } else { self.ipv6 }
+    }
+
     /// Returns these lengths with others for IPv4 and IPv6, where there are any.
     pub(crate) fn with(self, ipv4: Option<u8>, ipv6: Option<u8>) -> Self {
         Self::new(ipv4.unwrap_or(self.ipv4), ipv6.unwrap_or(self.ipv6))
@@ -100,18 +104,9 @@ impl Prefixes {
     /// # Ok::<(), std::net::AddrParseError>(())
     /// ```
     pub fn network(self, address: IpAddr) -> IpAddr {
-        match canonical(address) {
-            IpAddr::V4(address) => {
-                let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
-                Ipv4Addr::from(u32::from(address) & kept).into()
-            }
-            IpAddr::V6(address) => {
-                let kept = u128::MAX
-                    .checked_shl(128 - u32::from(self.ipv6))
-                    .unwrap_or(0);
-                Ipv6Addr::from(u128::from(address) & kept).into()
-            }
-        }
+        let address = canonical(address);
+        let length = self.length(address.is_ipv4());
+        IpNet::new(address, length).map_or(address, |network| network.network())
     }
 
     /// Returns the network, or the larger network that counts as one client if the network is a
@@ -124,10 +119,7 @@ impl Prefixes {
     /// # Ok::<(), ipnet::AddrParseError>(())
     /// ```
     pub fn widen(self, network: IpNet) -> IpNet {
-        let longest = match network {
-            IpNet::V4(_) => self.ipv4,
-            IpNet::V6(_) => self.ipv6,
-        };
+        let longest = self.length(network.addr().is_ipv4());
         match network.prefix_len() > longest {
             true => IpNet::new(network.network(), longest).map_or(network, |net| net.trunc()),
             false => network,

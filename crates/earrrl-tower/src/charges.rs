@@ -235,16 +235,9 @@ impl RequestCharges {
 
     /// Returns the charges that match a condition; `None` if none does.
     pub(crate) fn filtered(&self, matches: impl Fn(&RuleCharge) -> bool) -> Option<Self> {
-        if !self.charges.iter().any(&matches) {
-            return None;
-        }
-        let charges = self
-            .charges
-            .iter()
-            .filter(|charge| matches(charge))
-            .cloned()
-            .collect();
-        Some(Self {
+        let charges = self.charges.iter().filter(|charge| matches(charge));
+        let charges: SmallVec<_> = charges.cloned().collect();
+        (!charges.is_empty()).then(|| Self {
             charges,
             keys: self.keys.clone(),
         })

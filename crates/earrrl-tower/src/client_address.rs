@@ -115,10 +115,14 @@ impl ClientAddress {
 
     /// Returns the name of the header that reports the client's address, in lower case.
     pub fn header(&self) -> &str {
+        self.header_name().as_str()
+    }
+
+    fn header_name(&self) -> &HeaderName {
         match &self.source {
-            AddressSource::XForwardedFor => "x-forwarded-for",
-            AddressSource::Forwarded => "forwarded",
-            AddressSource::Header(name) => name.as_str(),
+            AddressSource::XForwardedFor => &X_FORWARDED_FOR,
+            AddressSource::Forwarded => &FORWARDED,
+            AddressSource::Header(name) => name,
         }
     }
 
@@ -210,26 +214,7 @@ impl ClientAddress {
         if self.hops == 0 && !peer.is_some_and(|peer| self.trusts(peer)) {
             return peer;
         }
-        match &self.source {
-            AddressSource::XForwardedFor => {
-                let lines = values(headers, &X_FORWARDED_FOR);
-                self.walk(
-                    peer,
-                    lines.flat_map(|line| line.rsplit(',').map(address::parse)),
-                )
-            }
-            AddressSource::Forwarded => {
-                let lines = values(headers, &http::header::FORWARDED);
-                self.walk(peer, lines.flat_map(forwarded::addresses))
-            }
-            AddressSource::Header(name) => {
-                let mut lines = values(headers, name);
-                // With two values, the proxy cannot have overwritten the header, and either may be
-                // forged.
-                let only = lines.next().filter(|_| lines.next().is_none());
-                only.and_then(address::parse).or(peer)
-            }
-        }
+        self.follow(peer, values(headers, self.header_name()))
     }
 
     /// Returns the client's address, given the value of [`header`](Self::header). Several lines of the
@@ -243,10 +228,27 @@ impl ClientAddress {
     /// assert_eq!(client, "192.0.2.7".parse().ok());
     /// ```
     pub fn resolve_value(&self, peer: Option<IpAddr>, value: &str) -> Option<IpAddr> {
+        self.follow(peer, std::iter::once(value))
+    }
+
+    /// Returns the client's address, given the lines of [`header`](Self::header), the last one first.
+    fn follow<'a>(
+        &self,
+        peer: Option<IpAddr>,
+        mut lines: impl Iterator<Item = &'a str>,
+    ) -> Option<IpAddr> {
         match &self.source {
-            AddressSource::XForwardedFor => self.walk(peer, value.rsplit(',').map(address::parse)),
-            AddressSource::Forwarded => self.walk(peer, forwarded::addresses(value)),
-            AddressSource::Header(_) => self.walk(peer, std::iter::once(address::parse(value))),
+            AddressSource::XForwardedFor => {
+                let reported = lines.flat_map(|line| line.rsplit(',').map(address::parse));
+                self.walk(peer, reported)
+            }
+            AddressSource::Forwarded => self.walk(peer, lines.flat_map(forwarded::addresses)),
+            AddressSource::Header(_) => {
+                // With two values, the proxy cannot have overwritten the header, and either may be
+                // forged.
+                let only = lines.next().filter(|_| lines.next().is_none());
+                self.walk(peer, only.map(address::parse).into_iter())
+            }
         }
     }
 
@@ -273,7 +275,8 @@ impl ClientAddress {
     }
 }
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static FORWARDED: HeaderName = http::header::FORWARDED;
 
 /// Returns the lines of a header, the last one first. A line is cut after its last byte that is not
 /// ASCII, so that its right end, which a proxy wrote, is readable whatever the client sent.

@@ -12,7 +12,7 @@ use earrrl::{Decision, Engine, EngineError, Outcome, Quota};
 use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, response};
 
-use crate::charges::{LayerRule, PreparedCharges, RequestCharges};
+use crate::charges::{PreparedCharges, RequestCharges};
 use crate::headers::{self, Available, current};
 use crate::held::Held;
 use crate::lasting::PendingCharge;
@@ -179,10 +179,7 @@ where
             rule: deciding.map_or("", |rule| &rule.name),
             decision,
         });
-        let mut rate_limit = RateLimitHeaders::new(judgement, charges);
-        if self.settings.x_rate_limit {
-            rate_limit.older = older(judgement, charges);
-        }
+        let rate_limit = RateLimitHeaders::new(judgement, charges, self.settings.x_rate_limit);
         if decision.outcome == Outcome::Deny {
             let mut response = self.denied(charges, decision, is_grpc);
             rate_limit.append_to(response.headers_mut());
@@ -352,17 +349,21 @@ pub(crate) struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    pub(crate) fn new(judgement: &ItemizedDecision, charges: PreparedCharges<'_>) -> Self {
-        let mut shown = shown(judgement, charges);
+    /// Returns the headers of a decision; the older ones report only the deciding rule, which comes first.
+    fn new(judgement: &ItemizedDecision, charges: PreparedCharges<'_>, has_older: bool) -> Self {
+        let items = judgement.items.iter();
+        let mut shown =
+            items.filter_map(|item| Some((charges.rule_at(item.place)?, item.available?)));
+        let first = has_older.then(|| shown.clone().next()).flatten();
+        let older = first.map(|(rule, available)| Box::new((rule.quota, available)));
         if charges.charges.only().is_some() {
             let Some((rule, available)) = shown.next() else {
                 return Self::default();
             };
-            let limits = current::limit(&rule.label, available);
             return Self {
-                limits,
+                limits: current::limit(&rule.label, available),
                 policies: rule.policy.clone(),
-                older: None,
+                older,
             };
         }
         let limits = shown
@@ -372,7 +373,7 @@ impl RateLimitHeaders {
         Self {
             limits: current::limits(limits),
             policies: current::policies(policies),
-            older: None,
+            older,
         }
     }
 
@@ -388,21 +389,4 @@ impl RateLimitHeaders {
             headers::x_rate_limit(older.0, older.1, headers);
         }
     }
-}
-
-/// Returns the quota of the deciding rule for the older headers, which report only one rule.
-fn older(
-    judgement: &ItemizedDecision,
-    charges: PreparedCharges<'_>,
-) -> Option<Box<(Quota, Available)>> {
-    let (rule, available) = shown(judgement, charges).next()?;
-    Some(Box::new((rule.quota, available)))
-}
-
-fn shown<'a>(
-    judgement: &'a ItemizedDecision,
-    charges: PreparedCharges<'a>,
-) -> impl Iterator<Item = (&'a LayerRule, Available)> + Clone {
-    let items = judgement.items.iter();
-    items.filter_map(move |item| Some((charges.rule_at(item.place)?, item.available?)))
 }

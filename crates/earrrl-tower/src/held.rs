@@ -3,22 +3,23 @@
 //! for the turns of requests that are gone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use earrrl::{Engine, Nanos};
 
 use crate::charges::RequestCharges;
+use crate::lasting::PendingCharge;
 use crate::shared::SharedLimits;
 
 /// A place among the requests that are held back. Dropping it frees the place, and refunds the request unless it was
 /// passed on.
-pub(crate) struct Held(Option<Box<dyn FnOnce(Passage) + Send + Sync>>);
-
-/// The end of a request's wait.
-#[derive(PartialEq)]
-enum Passage {
-    PassedOn,
-    GivenUp,
+pub(crate) struct Held {
+    /// The number of requests that are held back, if this one is among them.
+    places: Option<Arc<AtomicUsize>>,
+    refund: Option<Refund>,
 }
+
+type Refund = Box<dyn FnOnce() -> PendingCharge + Send + Sync>;
 
 impl Held {
     /// Takes a place for a request with its charges and their instant. Returns `None`, and refunds the request, if all
@@ -30,38 +31,32 @@ impl Held {
     where
         E: Engine + Send + Sync + 'static,
     {
-        let has_place = shared.try_hold();
-        if !has_place && let Some((charges, at)) = charged {
-            drop(shared.refund(&charges, at));
-            return None;
-        }
-        has_place.then(|| {
+        let refund = charged.map(|(charges, at)| -> Refund {
             let shared = Arc::clone(shared);
-            Self(Some(Box::new(move |passage| {
-                shared.free_place();
-                let refunded = charged.filter(|_| passage == Passage::GivenUp);
-                if let Some((charges, at)) = refunded {
-                    // An engine in memory has refunded when this value is dropped.
-                    drop(shared.refund(&charges, at));
-                }
-            })))
-        })
+            Box::new(move || shared.refund(&charges, at))
+        });
+        let mut held = Self {
+            places: None,
+            refund,
+        };
+        held.places = Some(shared.take_place()?);
+        Some(held)
     }
 
     /// Frees the place of a request that is passed on now, which keeps its charge.
     pub(crate) fn pass_on(mut self) {
-        self.end(Passage::PassedOn);
-    }
-
-    fn end(&mut self, passage: Passage) {
-        if let Some(end) = self.0.take() {
-            end(passage);
-        }
+        self.refund = None;
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.end(Passage::GivenUp);
+        if let Some(places) = &self.places {
+            places.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(refund) = self.refund.take() {
+            // An engine in memory has refunded when this value is dropped.
+            drop(refund());
+        }
     }
 }

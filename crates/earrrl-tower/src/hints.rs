@@ -13,24 +13,15 @@ use crate::key::{Key, peer_address};
 /// The number of a rule's first requests that are examined for an overlooked proxy.
 const EXAMINED: u32 = 10_000;
 
-/// The warnings about a rule that were not logged yet.
+/// The warnings about a rule that were logged.
+#[derive(Default)]
 pub(crate) struct Hints {
     /// True once a request without a connection's address was logged.
     no_peer: AtomicBool,
     /// True once a limit of a request that is not in force was logged.
     refused: AtomicBool,
-    /// The number of requests that are still examined for an overlooked proxy.
-    left: AtomicU32,
-}
-
-impl Default for Hints {
-    fn default() -> Self {
-        Self {
-            no_peer: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-            left: AtomicU32::new(EXAMINED),
-        }
-    }
+    /// The number of requests that were examined for an overlooked proxy.
+    examined: AtomicU32,
 }
 
 impl Hints {
@@ -60,7 +51,7 @@ impl Hints {
     /// Logs once, among a rule's first requests, that a proxy is not trusted.
     #[inline]
     pub(crate) fn proxy(&self, rule: &str, key: &dyn Key, request: &Parts) {
-        if self.left.load(Relaxed) > 0 {
+        if self.examined.load(Relaxed) < EXAMINED {
             self.examine(rule, key, request);
         }
     }
@@ -71,10 +62,8 @@ impl Hints {
             .client_address()
             .is_some_and(|address| overlooks_proxy(address, request));
         if !overlooked {
-            let _ = self
-                .left
-                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        } else if self.left.swap(0, Relaxed) > 0
+            self.examined.fetch_add(1, Relaxed);
+        } else if self.examined.swap(EXAMINED, Relaxed) < EXAMINED
             && let Some(peer) = peer_address(request)
         {
             let length = if peer.is_ipv4() { 32 } else { 128 };

@@ -398,7 +398,7 @@ where
 }
 
 /// A key that a closure writes.
-struct KeyWriter<F>(F);
+pub(crate) struct KeyWriter<F>(pub(crate) F);
 
 impl<F> Key for KeyWriter<F>
 where

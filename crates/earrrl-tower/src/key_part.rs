@@ -12,7 +12,7 @@ use http::request::Parts;
 
 use crate::address::Prefixes;
 use crate::client_address::ClientAddress;
-use crate::key::{self, Key, KeyBuffer, RouteKey};
+use crate::key::{self, Key, KeyBuffer, KeyWriter, RouteKey};
 use crate::path::PathPattern;
 
 /// A part of the key by which a rule tells clients apart: one attribute, or several alternatives, of which the first
@@ -155,7 +155,13 @@ impl<A: fmt::Display> KeyPart<A> {
                     Box::new(address.clone().prefixes(prefixes))
                 }
                 Alternative::Attribute(name) => attribute(name),
-                Alternative::Literal(text) => Box::new(LiteralKey(text.clone())),
+                Alternative::Literal(text) => {
+                    let text = text.clone();
+                    Box::new(KeyWriter(move |_: &Parts, key: &mut KeyBuffer| {
+                        key.push(text.as_bytes());
+                        true
+                    }))
+                }
             }
         };
         match &self.0[..] {
@@ -340,16 +346,6 @@ impl fmt::Display for RequestAttribute {
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
         }
-    }
-}
-
-/// A key that is a fixed text.
-struct LiteralKey(String);
-
-impl Key for LiteralKey {
-    fn write(&self, _: &Parts, key: &mut KeyBuffer) -> bool {
-        key.push(self.0.as_bytes());
-        true
     }
 }
 

@@ -2,11 +2,11 @@
 //! the response. The latter are charged even if the client leaves before the response.
 
 use std::fmt;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use earrrl::{Cost, Decision, Engine, EngineError};
 use http::{Response, StatusCode, response};
@@ -46,15 +46,9 @@ impl Settlement {
     pub(crate) fn new<E>(shared: Arc<SharedLimits<E>>, charges: RequestCharges) -> Self
     where
         E: Engine + Send + Sync + 'static,
-        E::Decide: Unpin,
     {
         Self(Arc::new(move |cost| {
-            let mut charging = Box::pin(shared.charge(&charges, |_| cost));
-            let context = &mut Context::from_waker(Waker::noop());
-            match charging.as_mut().poll(context) {
-                Poll::Ready(answer) => Charged(Box::pin(ready(answer))),
-                Poll::Pending => Charged(charging),
-            }
+            Charged(Box::pin(shared.charge(&charges, |_| cost)))
         }))
     }
 

@@ -36,11 +36,11 @@ pub(crate) struct SharedLimits<E> {
     /// True if a rule reserves the costs of requests.
     reserves: bool,
     pub(crate) settings: Settings,
-    /// The engine that decides while the main engine fails, and its prepared rules.
+    /// The engine that decides while the main engine fails.
     pub(crate) local: Option<MemoryEngine>,
     pub(crate) failing: AtomicBool,
     /// The number of requests that are held back.
-    held: AtomicUsize,
+    held: Arc<AtomicUsize>,
 }
 
 pub(crate) struct Settings {
@@ -102,7 +102,7 @@ impl<E: Engine> SharedLimits<E> {
         let verdict_only = !settings.report_allowed() && !charges_later;
         let prepared = ArcSwap::from_pointee(prepared);
         let failing = AtomicBool::new(false);
-        let held = AtomicUsize::new(0);
+        let held = Arc::default();
         Self {
             engine,
             rules,
@@ -186,18 +186,14 @@ impl<E: Engine> SharedLimits<E> {
         }
     }
 
-    /// Takes a place among the requests that are held back; returns false if all places are taken.
-    pub(crate) fn try_hold(&self) -> bool {
+    /// Takes a place among the requests that are held back, of which this is the number; `None` if all are taken.
+    pub(crate) fn take_place(&self) -> Option<Arc<AtomicUsize>> {
         let max = self.settings.max_held;
         let one_more = |held: usize| (held < max).then_some(held + 1);
-        self.held
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .is_ok()
-    }
-
-    /// Frees a place among the requests that are held back.
-    pub(crate) fn free_place(&self) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
+        let taken = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.ok().map(|_| Arc::clone(&self.held))
     }
 
     pub(crate) fn held(&self) -> usize {
