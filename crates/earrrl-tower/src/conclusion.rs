@@ -52,6 +52,15 @@ struct Extras {
     held: Option<Held>,
 }
 
+impl Extras {
+    /// From now on, the charge by the response is made in any case.
+    fn arm(&mut self) {
+        if let Some(charge) = self.charge.take() {
+            self.cost_after = Some(CostAfter(Some(charge)));
+        }
+    }
+}
+
 impl Passed {
     /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
@@ -91,9 +100,7 @@ impl Passed {
         if let Some(held) = extras.held.take() {
             held.pass_on();
         }
-        if let Some(charge) = extras.charge.take() {
-            extras.cost_after = Some(CostAfter(Some(charge)));
-        }
+        extras.arm();
         if let Some(verdict) = extras.verdict.take() {
             request.insert(verdict);
         }
@@ -122,6 +129,8 @@ impl Passed {
         let Some(extras) = &mut self.extras else {
             return (None, None);
         };
+        // A response is charged also if `enter` was not called.
+        extras.arm();
         let cost_after = extras.cost_after.take();
         let charge = cost_after.and_then(|cost_after| cost_after.charge(response));
         (charge, extras.hold.take())
