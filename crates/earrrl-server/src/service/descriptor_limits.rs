@@ -44,8 +44,8 @@ pub struct DescriptorsPlan {
     config: EnvoyConfig,
     /// The limits to prepare in the engine.
     pub(super) limits: Vec<PlannedLimit>,
-    /// The index of each limit of the tree among those to prepare; `None` if it counts nothing.
-    counted: Vec<Option<usize>>,
+    /// Each limit of the tree, with its index among those to prepare; `None` if it counts nothing.
+    counted: Vec<(Arc<TreeLimit>, Option<usize>)>,
     /// The number of clients that each store for limits of requests is sized for.
     capacity: usize,
 }
@@ -145,7 +145,7 @@ impl DescriptorsPlan {
         let mut limits = Limits::default();
         let counted = tree.limits().iter().map(|limit| {
             let Some(rule) = rule_of(limit, config.algorithm)? else {
-                return Ok(None);
+                return Ok((Arc::clone(limit), None));
             };
             let known = shared.get(&engine_name(limit)).copied();
             let is_crowded = known.unwrap_or(is_crowded);
@@ -155,7 +155,8 @@ impl DescriptorsPlan {
                 false if shares => (Some(CLOSED), closed),
                 false => (None, 1),
             };
-            Ok(Some(limits.add(limit, rule, store, capacity)))
+            let place = limits.add(limit, rule, store, capacity);
+            Ok((Arc::clone(limit), Some(place)))
         });
         let counted = counted.collect::<Result<_, RuleError>>()?;
         Ok(Self {
@@ -184,9 +185,8 @@ impl DescriptorsPlan {
         };
         let prepared: Vec<_> = self.limits.iter().zip(ids).map(prepare).collect();
         let counts = self.config.metrics.then_some(&records.counts);
-        let limits = self.tree.limits().iter().zip(self.counted);
-        let limits = limits.map(|(limit, counted)| {
-            let counted = counted.and_then(|place| prepared.get(place).cloned());
+        let limits = self.counted.into_iter().map(|(limit, place)| {
+            let counted = place.and_then(|place| prepared.get(place).cloned());
             DescriptorLimit::new(limit, counted, counts)
         });
         Descriptors {
@@ -306,6 +306,8 @@ impl RequestCounters {
 /// A limit of the tree, prepared in the engine.
 #[derive(Debug)]
 pub struct DescriptorLimit {
+    /// The limit as configured.
+    pub(super) of_tree: Arc<TreeLimit>,
     /// The engine's limit, which descriptors with equal limits can have in common; `None` if the limit allows
     /// everything or nothing.
     pub(super) counted: Option<Arc<PreparedLimit>>,
@@ -319,16 +321,11 @@ pub struct DescriptorLimit {
 }
 
 impl Descriptors {
-    /// Returns the limit at this index in the tree, as prepared and as configured.
-    pub(super) fn limit(&self, index: usize) -> Option<(&DescriptorLimit, &TreeLimit)> {
-        self.limits.get(index).zip(self.tree.limits().get(index))
-    }
-
     /// Returns, by the name that each limit has in the engine with a store of its own, true if it
     /// shares a store.
     fn in_shared_stores(&self) -> HashMap<String, bool> {
-        let each = self.tree.limits().iter().zip(&self.limits);
-        each.map(|(of_tree, limit)| (engine_name(of_tree), limit.is_in_shared_store))
+        let each = self.limits.iter();
+        each.map(|limit| (engine_name(&limit.of_tree), limit.is_in_shared_store))
             .collect()
     }
 
@@ -336,11 +333,9 @@ impl Descriptors {
     /// have displaced that were not idle; `None` if no such limit is in memory. The other limits have one client
     /// each, which is never displaced.
     pub fn usage(&self, engine: &Engine) -> Option<(usize, u64)> {
-        let open = self.tree.limits().iter().zip(&self.limits);
-        let open = open.filter(|(of_tree, _)| is_open(of_tree));
         let mut ids = self.records.request_counters.ids();
         let mut is_counted = false;
-        for (_, limit) in open {
+        for limit in self.limits.iter().filter(|limit| is_open(&limit.of_tree)) {
             // All limits in the shared store report the same clients.
             if let Some(prepared) = &limit.counted
                 && !(limit.is_in_shared_store && std::mem::replace(&mut is_counted, true))
@@ -356,11 +351,11 @@ impl Descriptors {
 
 impl DescriptorLimit {
     pub(super) fn new(
-        limit: &TreeLimit,
+        of_tree: Arc<TreeLimit>,
         counted: Option<(Arc<PreparedLimit>, bool)>,
         counts: Option<&CountsOf>,
     ) -> Self {
-        let config = &limit.config;
+        let config = &of_tree.config;
         let is_in_shared_store = counted.as_ref().is_some_and(|(_, is_shared)| *is_shared);
         let counted = counted.map(|(prepared, _)| prepared);
         let reported = match (config.amount, &counted) {
@@ -377,14 +372,18 @@ impl DescriptorLimit {
             is_in_shared_store,
             reported,
             counts: counts
-                .filter(|_| !limit.is_named_by_requests())
-                .map(|counts| counts.of(&limit.metric_key())),
+                .filter(|_| !of_tree.is_named_by_requests())
+                .map(|counts| counts.of(&of_tree.metric_key())),
+            of_tree,
         }
     }
 
-    /// Returns the engine's limit if it counts the requests of each `unit`, so that another number can
+    /// Returns the engine's limit if it counts the requests of each `unit` of one client, so that another number can
     /// be compared with the count.
     pub(super) fn counter_in(&self, unit: Unit) -> Option<&PreparedLimit> {
+        if self.of_tree.path.iter().any(|part| part.share) {
+            return None;
+        }
         let prepared = self.counted.as_deref()?;
         let window = match prepared.rule.limit() {
             Limit::FixedWindow(window) => window.window(),

@@ -24,7 +24,7 @@ pub const MAX_DESCRIPTORS: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct Tree {
     domains: HashMap<Box<str>, Level>,
-    limits: Vec<TreeLimit>,
+    limits: Vec<Arc<TreeLimit>>,
     descriptors: usize,
 }
 
@@ -179,7 +179,7 @@ impl Tree {
     }
 
     /// Returns all limits, in the order of the files.
-    pub fn limits(&self) -> &[TreeLimit] {
+    pub fn limits(&self) -> &[Arc<TreeLimit>] {
         &self.limits
     }
 
@@ -262,7 +262,7 @@ impl Tree {
         descriptor: &DescriptorConfig,
         path: &[PathPart],
     ) -> Option<usize> {
-        self.limits.push(TreeLimit {
+        self.limits.push(Arc::new(TreeLimit {
             source: Arc::clone(&file.source),
             place: descriptor.place,
             domain: Arc::clone(&file.domain),
@@ -271,7 +271,7 @@ impl Tree {
             detailed_metric: descriptor.detailed_metric,
             metadata: (!descriptor.metadata.is_empty())
                 .then(|| Box::new(descriptor.metadata.clone())),
-        });
+        }));
         Some(self.limits.len() - 1)
     }
 

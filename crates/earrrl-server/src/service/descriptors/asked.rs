@@ -8,18 +8,17 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Mode};
+use earrrl::{Cost, Mode};
 use earrrl_tower::headers::is_shown;
 use smallvec::SmallVec;
 
 use crate::config::envoy::file::{Amount, LimitConfig};
-use crate::config::envoy::tree::{PathPart, TreeLimit};
+use crate::config::envoy::tree::PathPart;
 use crate::protobuf::ratelimit::Unit;
 use crate::protobuf::ratelimit::{
     RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use crate::service::Service;
-use crate::service::answer::AllCharged;
 use crate::service::ask::Ask;
 use crate::service::attributes::Attributes;
 use crate::service::descriptor_limits::{DescriptorLimit, Descriptors, key_of, reported};
@@ -61,7 +60,7 @@ pub(super) struct AskedLimit<'a> {
 #[derive(Debug)]
 pub(super) enum Source<'a> {
     /// The configured tree of descriptors.
-    Tree(&'a DescriptorLimit, &'a TreeLimit),
+    Tree(&'a DescriptorLimit),
     /// The request itself; see [`super`].
     Request(RateLimit),
     /// A rule of the server's own configuration. If it counts nothing, it denies the request, which lacks an
@@ -72,14 +71,14 @@ pub(super) enum Source<'a> {
 impl<'a> AskedLimit<'a> {
     /// Returns true if the engine's decision on the whole request includes this limit. A limit that the request
     /// brings is compared with the engine's count instead, and a refund is no request.
-    fn is_decided_together(&self) -> bool {
+    pub(super) fn is_decided_together(&self) -> bool {
         !self.is_refund && !matches!(self.source, Source::Request(_))
     }
 
     /// Returns the configuration of a limit in Envoy's format.
     pub(super) fn config(&self) -> Option<&'a LimitConfig> {
         match self.source {
-            Source::Tree(_, limit) => Some(&limit.config),
+            Source::Tree(limit) => Some(&limit.of_tree.config),
             Source::Request(_) | Source::Rule(_) => None,
         }
     }
@@ -127,7 +126,7 @@ impl<'a> AskedLimit<'a> {
     /// Returns the limit in the form in which responses report it.
     pub(super) fn reported(&self) -> Cow<'_, RateLimit> {
         match &self.source {
-            Source::Tree(limit, _) => Cow::Borrowed(&limit.reported),
+            Source::Tree(limit) => Cow::Borrowed(&limit.reported),
             Source::Request(limit) => Cow::Borrowed(limit),
             Source::Rule(rule) => {
                 let limit = self.ask.limit.unwrap_or(&rule.own);
@@ -214,7 +213,7 @@ impl Service {
             .iter()
             .map(|entry| (entry.key.as_str(), entry.text()));
         let walk = descriptors.tree.walk(domain, pairs);
-        let configured = walk.limit.and_then(|index| descriptors.limit(index));
+        let configured = walk.limit.and_then(|index| descriptors.limits.get(index));
         let ask = |limit: Option<&'a PreparedLimit>, path: &[PathPart]| {
             let key = bounded_owned(key_of(domain, entries, path));
             Ask::under(&descriptors.rule, limit, key, Cost::ONE)
@@ -228,9 +227,9 @@ impl Service {
                 Err(error) => descriptors.records.counts.refused_limit(&error),
             }
         }
-        Ok(configured.map(|(limit, of_tree)| {
-            let ask = ask(limit.counted.as_deref(), &of_tree.path);
-            (Source::Tree(limit, of_tree), ask)
+        Ok(configured.map(|limit| {
+            let ask = ask(limit.counted.as_deref(), &limit.of_tree.path);
+            (Source::Tree(limit), ask)
         }))
     }
 
@@ -241,7 +240,7 @@ impl Service {
         &self,
         descriptors: &'a Descriptors,
         own: &RateLimitOverride,
-        configured: Option<(&'a DescriptorLimit, &'a TreeLimit)>,
+        configured: Option<&'a DescriptorLimit>,
     ) -> Result<(RateLimit, &'a PreparedLimit), AskError> {
         let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
         let unit = unit.ok_or_else(|| {
@@ -250,11 +249,7 @@ impl Service {
                 own.unit
             ))
         })?;
-        let counts = |(limit, of_tree): (&'a DescriptorLimit, &TreeLimit)| {
-            let is_of_one = of_tree.path.iter().all(|part| !part.share);
-            limit.counter_in(unit).filter(|_| is_of_one)
-        };
-        let counter = match configured.and_then(counts) {
+        let counter = match configured.and_then(|limit| limit.counter_in(unit)) {
             Some(counter) => counter,
             None => {
                 let counters = &descriptors.records.request_counters;
@@ -302,43 +297,6 @@ fn drop_replaced(limits: &mut SmallVec<[AskedLimit<'_>; 2]>) {
         };
         asked.config().is_none_or(is_kept)
     });
-}
-
-/// The charges that the engine decides together.
-pub(super) struct Charges<'s, 'a> {
-    pub(super) charged: AllCharged<'a>,
-    pub(super) charges: SmallVec<[Charge<'s>; 2]>,
-    /// The index among the charges of each limit; `None` if the decision does not include it. Descriptors with
-    /// the same limit and the same client share one charge.
-    pub(super) places: SmallVec<[Option<usize>; 2]>,
-}
-
-impl<'s, 'a> Charges<'s, 'a> {
-    pub(super) fn of(limits: &'s [AskedLimit<'a>]) -> Self {
-        let mut all = Self {
-            charged: SmallVec::new(),
-            charges: SmallVec::new(),
-            places: SmallVec::new(),
-        };
-        for asked in limits {
-            let place = all.add(asked);
-            all.places.push(place);
-        }
-        all
-    }
-
-    fn add(&mut self, asked: &'s AskedLimit<'a>) -> Option<usize> {
-        let (charged, charge) = asked.ask.charge().filter(|_| asked.is_decided_together())?;
-        let is_same = |known: &Charge<'_>| known.rule == charge.rule && known.key == charge.key;
-        if let Some(place) = self.charges.iter().position(is_same) {
-            let cost = &mut self.charges[place].cost;
-            *cost = (*cost + charge.cost).min(charged.limit.rule.max_cost());
-            return Some(place);
-        }
-        self.charged.push(charged);
-        self.charges.push(charge);
-        Some(self.charges.len() - 1)
-    }
 }
 
 /// Returns a duration in whole seconds, rounded up.

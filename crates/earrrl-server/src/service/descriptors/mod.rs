@@ -19,10 +19,10 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use asked::{Asked, AskedLimit, Charges, Source, whole_seconds};
+use asked::{Asked, AskedLimit, Source, whole_seconds};
 use earrrl::{Cost, Decision, EngineError, HoldId, HoldTerms, Mode, Outcome, Wait};
 use earrrl_tower::headers::Available;
-use verdict::{Apart, DecidedApart, Verdicts};
+use verdict::{Charges, DecidedApart, Met, Verdict, met, settle};
 
 use super::Service;
 use super::descriptor_limits::Descriptors;
@@ -101,14 +101,9 @@ impl Service {
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
         let Asked { limits, mut failed } = self.asked(descriptors, rules, request, mode)?;
-        let mut apart: Apart<'_> = limits.iter().map(|_| None).collect();
-        let refunded = self.decide_apart(&limits, true, mode, &mut apart);
-        failed = failed.or(refunded.await);
-        let Charges {
-            charged,
-            charges,
-            places,
-        } = Charges::of(&limits);
+        let now = self.now();
+        let (mut met, Charges { charged, charges }) = met(&limits, now);
+        failed = failed.or(self.decide_apart(&mut met, true, mode).await);
         // A denied check is counted, though nothing is stored for it.
         let counted = match mode {
             Mode::Check if descriptors.stores_denied(&limits, request) => Mode::Charge,
@@ -127,22 +122,21 @@ impl Service {
         } else {
             mode
         };
-        let own = self.decide_apart(&limits, false, own_mode, &mut apart);
-        failed = failed.or(own.await);
+        failed = failed.or(self.decide_apart(&mut met, false, own_mode).await);
         self.add_available(&mut answer, &charges).await;
-        let verdicts = Verdicts::new(&limits, &places, &apart, &mut answer, self.now());
-        if verdicts.over && mode == Mode::Check {
+        let over = settle(&mut met, &mut answer, now);
+        if over && mode == Mode::Check {
             self.take_back(&mut answer, &charges).await;
-            self.take_back_apart(&limits, &apart).await;
+            self.take_back_apart(&met).await;
         }
         failed = failed.or(answer.unjudged.take().map(|unjudged| unjudged.error));
-        if let (Some(error), false) = (failed, verdicts.over) {
+        if let (Some(error), false) = (failed, over) {
             return Err(error);
         }
         self.count(&answer, &charges, counted);
-        self.count_beside(&limits, &apart, &verdicts, counted);
-        descriptors.count(request, &limits, &verdicts);
-        Ok(response::response(descriptors, request, &limits, &verdicts))
+        self.count_beside(&met, over, counted);
+        descriptors.count(request, &met);
+        Ok(response::response(descriptors, request, &met, over))
     }
 
     /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,
@@ -170,34 +164,36 @@ impl Service {
             return Err(error);
         }
         let is_forbidden = limits.iter().any(AskedLimit::is_forbidden);
-        let mut charges = Charges::of(&limits);
+        let now = self.now();
+        let (mut met, together) = met(&limits, now);
+        let Charges {
+            charged,
+            mut charges,
+        } = together;
         if is_forbidden {
-            charges.charges.clear();
+            charges.clear();
         }
-        let charged = std::mem::take(&mut charges.charged);
-        let Reserved { mut answer, id, .. } =
-            self.hold(charged, &charges.charges, terms, true).await?;
+        let Reserved { mut answer, id, .. } = self.hold(charged, &charges, terms, true).await?;
         let allowed = !is_forbidden && !answer.is_over();
-        let apart: Apart<'_> = limits.iter().map(|_| None).collect();
-        let verdicts = Verdicts::new(&limits, &charges.places, &apart, &mut answer, self.now());
-        self.count_beside(&limits, &apart, &verdicts, Mode::Check);
-        descriptors.count(request, &limits, &verdicts);
+        let over = settle(&mut met, &mut answer, now);
+        self.count_beside(&met, over, Mode::Check);
+        descriptors.count(request, &met);
         Ok((allowed, id))
     }
 
     /// Counts the outcomes of limits that are not part of the engine's decision.
-    fn count_beside(
-        &self,
-        limits: &[AskedLimit<'_>],
-        apart: &Apart<'_>,
-        verdicts: &Verdicts,
-        mode: Mode,
-    ) {
+    fn count_beside(&self, met: &[Met<'_, '_>], over: bool, mode: Mode) {
         if mode == Mode::Peek {
             return;
         }
-        let all = mode == Mode::Charge || !verdicts.over;
-        for ((asked, apart), verdict) in limits.iter().zip(apart).zip(&verdicts.each) {
+        let all = mode == Mode::Charge || !over;
+        for one in met {
+            let Met {
+                asked,
+                apart,
+                verdict,
+                ..
+            } = one;
             if asked.is_refund || !(all || verdict.is_over()) {
                 continue;
             }
@@ -231,21 +227,23 @@ impl Service {
     /// Makes the refunds of a request if `refunds` is true, and otherwise counts it under the limits that it
     /// brings, one after the other. Nothing is stored if `mode` is [`Mode::Peek`]. An error does not prevent the
     /// other limits from being judged: the first is returned.
-    async fn decide_apart<'a>(
+    async fn decide_apart(
         &self,
-        limits: &[AskedLimit<'a>],
+        met: &mut [Met<'_, '_>],
         refunds: bool,
         mode: Mode,
-        apart: &mut Apart<'a>,
     ) -> Option<AskError> {
         let mut failed = None;
-        for (asked, apart) in limits.iter().zip(apart) {
-            let is_own = matches!(asked.source, Source::Request(_));
-            if asked.is_refund != refunds || !(is_own || asked.is_refund) {
+        for one in met {
+            if one.asked.is_decided_together() || one.asked.is_refund != refunds {
                 continue;
             }
-            match self.decide_one(asked, mode).await {
-                Ok(decided) => *apart = decided,
+            match self.decide_one(one.asked, mode).await {
+                Ok(Some(apart)) => {
+                    one.verdict = Verdict::of(one.asked, &apart.charged, self.now());
+                    one.apart = Some(apart);
+                }
+                Ok(None) => {}
                 Err(error) => failed = failed.or(Some(error.into())),
             }
         }
@@ -291,10 +289,10 @@ impl Service {
     }
 
     /// Refunds what was stored under single limits of a request that is denied all the same.
-    async fn take_back_apart(&self, limits: &[AskedLimit<'_>], apart: &Apart<'_>) {
-        for (asked, decided) in limits.iter().zip(apart) {
-            let stored_at = decided.and_then(|decided| decided.charged.stored_at);
-            if let (Some(at), Some((_, charge))) = (stored_at, asked.ask.charge()) {
+    async fn take_back_apart(&self, met: &[Met<'_, '_>]) {
+        for one in met {
+            let stored_at = one.apart.and_then(|apart| apart.charged.stored_at);
+            if let (Some(at), Some((_, charge))) = (stored_at, one.asked.ask.charge()) {
                 // An error of the engine is ignored, since the request is denied in any case.
                 let _ = self.engine.refund(&charge, Some(at)).await;
             }

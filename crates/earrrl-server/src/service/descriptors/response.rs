@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Source};
-use super::verdict::{Verdict, Verdicts};
+use super::verdict::{Met, retry_after};
 use crate::config::envoy::Headers;
 use crate::config::envoy::file::level_name;
 use crate::protobuf::json::to_struct;
@@ -46,10 +46,10 @@ pub(super) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitRe
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
-    limits: &[AskedLimit<'_>],
-    verdicts: &Verdicts,
+    met: &[Met<'_, '_>],
+    over: bool,
 ) -> RateLimitResponse {
-    let is_denied = verdicts.over && !descriptors.config.shadow_mode;
+    let is_denied = over && !descriptors.config.shadow_mode;
     let mut response = RateLimitResponse {
         overall_code: code(is_denied).into(),
         statuses: request.descriptors.iter().map(|_| status(false)).collect(),
@@ -57,46 +57,45 @@ pub(super) fn response(
     };
     // Envoy can make headers of statuses, so limits that clients must not learn of have no figures.
     let is_shown = |asked: &AskedLimit<'_>| !descriptors.config.shadow_mode && asked.is_shown();
-    let mut each: SmallVec<[Shown<'_>; 2]> = limits
-        .iter()
-        .zip(&verdicts.each)
-        .map(|(asked, verdict)| Shown { asked, verdict })
-        .collect();
-    for Shown { asked, .. } in each.iter().filter(|one| one.verdict.denies()) {
-        response.statuses[asked.descriptor] = status(true);
+    for one in met.iter().filter(|one| one.verdict.denies()) {
+        response.statuses[one.asked.descriptor] = status(true);
     }
-    each.retain(|one| is_shown(one.asked));
+    let mut each: SmallVec<[&Met<'_, '_>; 2]> =
+        met.iter().filter(|one| is_shown(one.asked)).collect();
     each.sort_by_key(|one| one.verdict.tightness());
     // A status shows one limit, so if several limits apply to a descriptor, the tightest is shown.
     for one in each.iter().rev() {
-        response.statuses[one.asked.descriptor] = one.status();
+        response.statuses[one.asked.descriptor] = full_status(one);
     }
     // A quota that is used up says nothing on a request that passes under another one.
     each.retain(|one| one.asked.is_limited() && (is_denied || !one.verdict.denies()));
     let mut to_client = match descriptors.config.headers {
         Headers::Draft11 => draft_11(&each),
-        Headers::Peer => each.first().map(Shown::peer_headers).unwrap_or_default(),
+        Headers::Peer => each
+            .first()
+            .map(|one| peer_headers(one))
+            .unwrap_or_default(),
         Headers::Off => Vec::new(),
     };
     if is_denied {
-        if let Some(wait) = verdicts.retry_after() {
+        if let Some(wait) = retry_after(met) {
             to_client.push(header("retry-after", wait.to_string()));
         }
         if descriptors.config.problem_body {
             to_client.push(header("content-type", "application/problem+json".into()));
-            response.raw_body = problem(limits, verdicts);
+            response.raw_body = problem(met);
         }
     }
     response.response_headers_to_add = to_client;
-    let mut outcomes = verdicts.each.iter().map(|verdict| verdict.outcome);
+    let mut outcomes = met.iter().map(|one| one.verdict.outcome);
     let flagged = outcomes.find(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
-    if let (Some(outcome), false) = (flagged, verdicts.over) {
+    if let (Some(outcome), false) = (flagged, over) {
         response
             .request_headers_to_add
             .push(header("x-earrrl-action", outcome.name().into()));
     }
     if descriptors.config.dynamic_metadata {
-        response.dynamic_metadata = Some(metadata(request, limits, verdicts));
+        response.dynamic_metadata = Some(metadata(request, met));
     }
     response
 }
@@ -113,52 +112,52 @@ fn status(over: bool) -> DescriptorStatus {
     }
 }
 
-/// A limit that clients may learn of, and its verdict.
-#[derive(Clone, Copy)]
-struct Shown<'s> {
-    asked: &'s AskedLimit<'s>,
-    verdict: &'s Verdict,
+/// Returns the status with the figures of a limit that clients may learn of.
+fn full_status(Met { asked, verdict, .. }: &Met<'_, '_>) -> DescriptorStatus {
+    let limit = asked.reported();
+    DescriptorStatus {
+        current_limit: asked.is_limited().then(|| limit.into_owned()),
+        limit_remaining: u32::try_from(verdict.available.units).unwrap_or(u32::MAX),
+        // Envoy cuts off fractions of a second.
+        duration_until_reset: verdict.reset.map(|reset| ProtoDuration {
+            seconds: i64::try_from(reset).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
+        ..status(verdict.denies())
+    }
 }
 
-impl Shown<'_> {
-    fn status(&self) -> DescriptorStatus {
-        let limit = self.asked.reported();
-        DescriptorStatus {
-            current_limit: self.asked.is_limited().then(|| limit.into_owned()),
-            limit_remaining: u32::try_from(self.verdict.available.units).unwrap_or(u32::MAX),
-            // Envoy cuts off fractions of a second.
-            duration_until_reset: self.verdict.reset.map(|reset| ProtoDuration {
-                seconds: i64::try_from(reset).unwrap_or(i64::MAX),
-                nanos: 0,
-            }),
-            ..status(self.verdict.denies())
-        }
-    }
-
-    /// Returns the headers under the names that envoyproxy/ratelimit uses.
-    fn peer_headers(&self) -> Vec<HeaderValue> {
-        [
-            ("limit", self.asked.reported().requests_per_unit.into()),
-            ("remaining", self.verdict.available.units),
-            ("reset", self.verdict.reset.unwrap_or_default()),
-        ]
-        .map(|(name, value)| header(&format!("ratelimit-{name}"), value.to_string()))
-        .into()
-    }
+/// Returns the headers under the names that envoyproxy/ratelimit uses.
+fn peer_headers(Met { asked, verdict, .. }: &Met<'_, '_>) -> Vec<HeaderValue> {
+    [
+        ("limit", asked.reported().requests_per_unit.into()),
+        ("remaining", verdict.available.units),
+        ("reset", verdict.reset.unwrap_or_default()),
+    ]
+    .map(|(name, value)| header(&format!("ratelimit-{name}"), value.to_string()))
+    .into()
 }
 
 /// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11, with the tightest limit first.
-fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
+fn draft_11(shown: &[&Met<'_, '_>]) -> Vec<HeaderValue> {
     let mut items: SmallVec<[(Cow<'_, RateLimit>, Quota, Available); 2]> = SmallVec::new();
-    for (place, Shown { asked, verdict }) in shown.iter().enumerate() {
-        let is_same = |one: &Shown<'_>| one.verdict.place == verdict.place;
-        if verdict.place.is_some() && shown[..place].iter().any(is_same) {
+    for (
+        index,
+        Met {
+            asked,
+            place,
+            verdict,
+            ..
+        },
+    ) in shown.iter().enumerate()
+    {
+        if place.is_some() && shown[..index].iter().any(|one| one.place == *place) {
             continue;
         }
         let limit = asked.reported();
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
         let quota = match (&asked.source, asked.ask.limit) {
-            (Source::Tree(..) | Source::Rule(_), Some(limit)) => limit.quota,
+            (Source::Tree(_) | Source::Rule(_), Some(limit)) => limit.quota,
             _ => Quota {
                 units: limit.requests_per_unit.into(),
                 window: Some(window),
@@ -188,17 +187,14 @@ fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
 impl Descriptors {
     /// Counts the hits of each descriptor under the metric names of envoyproxy/ratelimit, if the configuration
     /// enables them.
-    pub(super) fn count(
-        &self,
-        request: &RateLimitRequest,
-        limits: &[AskedLimit<'_>],
-        verdicts: &Verdicts,
-    ) {
+    pub(super) fn count(&self, request: &RateLimitRequest, met: &[Met<'_, '_>]) {
         if !self.config.metrics {
             return;
         }
-        let each = limits.iter().zip(&verdicts.each);
-        for (asked, verdict) in each.filter(|(asked, _)| !asked.is_refund && asked.is_limited()) {
+        for Met { asked, verdict, .. } in met {
+            if asked.is_refund || !asked.is_limited() {
+                continue;
+            }
             if let Some(counts) = self.counts_of(request, asked) {
                 counts.count(Became {
                     hits: asked.hits,
@@ -219,11 +215,12 @@ impl Descriptors {
     ) -> Option<Arc<DescriptorCounts>> {
         let entries = &request.descriptors[asked.descriptor].entries;
         let key = match &asked.source {
-            Source::Tree(limit, of_tree) => {
+            Source::Tree(limit) => {
                 if let Some(counts) = &limit.counts {
                     return Some(Arc::clone(counts));
                 }
-                of_tree.metric_key_of(entries.iter().map(Entry::text))
+                let texts = entries.iter().map(Entry::text);
+                limit.of_tree.metric_key_of(texts)
             }
             Source::Request(_) => {
                 let level = |entry: &Entry| level_name(&entry.key, &entry.text());
@@ -238,17 +235,14 @@ impl Descriptors {
 }
 
 /// Returns the body of a denial, in the form of the problems that clients of the other ports get.
-fn problem(limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Vec<u8> {
-    let each = limits.iter().zip(&verdicts.each);
-    let denying: SmallVec<[&AskedLimit<'_>; 2]> = each
-        .filter(|(_, verdict)| verdict.denies())
-        .map(|(asked, _)| asked)
-        .collect();
-    let limit = denying.iter().find_map(|asked| asked.ask.limit);
+fn problem(met: &[Met<'_, '_>]) -> Vec<u8> {
+    let denying = met.iter().filter(|one| one.verdict.denies());
+    let denying = denying.map(|one| one.asked);
+    let limit = denying.clone().find_map(|asked| asked.ask.limit);
     let kind = limit.map_or(ProblemKind::QuotaExceeded, |limit| {
         ProblemKind::of(limit.rule.limit())
     });
-    let reported: Vec<_> = denying.iter().map(|asked| asked.reported()).collect();
+    let reported: Vec<_> = denying.map(AskedLimit::reported).collect();
     let names = reported.iter().map(|limit| shown_name(&limit.name));
     let mut body = vec![b'{'];
     write_members(kind, StatusCode::TOO_MANY_REQUESTS, names, &mut body);
@@ -275,7 +269,7 @@ fn header(key: &str, value: String) -> HeaderValue {
 
 /// Returns the metadata of a response: `{domain, descriptors: [{entries: ["key=value"]}],
 /// hitsAddend?, metadata?}`.
-fn metadata(request: &RateLimitRequest, limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Struct {
+fn metadata(request: &RateLimitRequest, met: &[Met<'_, '_>]) -> Struct {
     let mut object = Object::new();
     object.insert("domain".into(), request.domain.as_str().into());
     let descriptors = request.descriptors.iter().map(|descriptor| {
@@ -295,10 +289,10 @@ fn metadata(request: &RateLimitRequest, limits: &[AskedLimit<'_>], verdicts: &Ve
         object.insert("hitsAddend".into(), request.hits_addend.into());
     }
     let mut carried = Object::new();
-    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
-        if let (Source::Tree(_, limit), false) = (&asked.source, verdict.denies()) {
-            limit
-                .metadata
+    for Met { asked, verdict, .. } in met {
+        if let (Source::Tree(limit), false) = (&asked.source, verdict.denies()) {
+            let metadata = &limit.of_tree.metadata;
+            metadata
                 .iter()
                 .for_each(|metadata| merge(&mut carried, metadata));
         }

@@ -1,33 +1,33 @@
-//! The verdicts of the limits that a request meets, and of all limits together.
+//! The limits that a request meets with what becomes of it: the charges that are decided together, the decisions
+//! apart, and the verdict of each limit and of all together.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use earrrl::{Decision, Limit, Nanos, Outcome};
+use earrrl::{Charge, Decision, Limit, Nanos, Outcome};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, whole_seconds};
-use crate::service::answer::{Answer, Charged};
+use crate::service::answer::{AllCharged, Answer, Charged};
 
-/// The decisions on single limits of a request, in the order of its limits; `None` for those that are decided
-/// together.
-pub(super) type Apart<'a> = SmallVec<[Option<DecidedApart<'a>>; 2]>;
+/// A limit that a request meets, and what becomes of the request under it.
+#[derive(Debug)]
+pub(super) struct Met<'s, 'a> {
+    pub(super) asked: &'s AskedLimit<'a>,
+    /// The index of the limit's charge among those that are decided together; `None` if it has none. Descriptors with
+    /// the same limit and the same client share one charge.
+    pub(super) place: Option<usize>,
+    /// The decision under this limit alone, if it is not decided together with others.
+    pub(super) apart: Option<DecidedApart<'a>>,
+    pub(super) verdict: Verdict,
+}
 
 /// The decision on one limit of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecidedApart<'a> {
     pub(super) charged: Charged<'a>,
     pub(super) decision: Decision,
-}
-
-/// The verdicts of all limits that a request meets.
-#[derive(Debug)]
-pub(super) struct Verdicts {
-    /// The verdicts in the order of the limits.
-    pub(super) each: SmallVec<[Verdict; 2]>,
-    /// True if the limits together deny the request.
-    pub(super) over: bool,
 }
 
 /// The verdict of one limit on a request.
@@ -41,60 +41,88 @@ pub(super) struct Verdict {
     /// The seconds until the window ends or the client's requests no longer count; for a denied request, until
     /// it would be allowed.
     pub(super) reset: Option<u64>,
-    /// The index of the charge, if the limit was decided together with others.
-    pub(super) place: Option<usize>,
 }
 
-impl Verdicts {
-    /// Returns the verdicts that follow from the answer to the charges at `places` and from the decisions apart.
-    /// Sets the outcomes in the answer to those that the request has under Envoy's limits.
-    pub(super) fn new(
-        limits: &[AskedLimit<'_>],
-        places: &[Option<usize>],
-        apart: &Apart<'_>,
-        answer: &mut Answer<'_>,
-        now: Nanos,
-    ) -> Self {
-        let mut each: SmallVec<[Verdict; 2]> = SmallVec::new();
-        for ((asked, place), apart) in limits.iter().zip(places).zip(apart) {
-            let charged = place.and_then(|place| answer.charged.get_mut(place));
-            let mut verdict = match (&charged, apart) {
-                (Some(charged), _) => Verdict::of(asked, charged, now),
-                (None, Some(apart)) => Verdict::of(asked, &apart.charged, now),
-                (None, None) => Verdict::without_charge(asked, now),
-            };
-            verdict.place = *place;
-            if let Some(charged) = charged.filter(|charged| charged.outcome.is_some()) {
-                charged.outcome = Some(verdict.outcome);
-            }
-            each.push(verdict);
-        }
-        let denials = |of_quotas: bool| {
-            let all = limits.iter().zip(&each);
-            let some = all.filter(move |(asked, _)| asked.quota_mode() == of_quotas);
-            some.map(|(_, verdict): (_, &Verdict)| verdict.denies())
-        };
-        let all_quotas = denials(true).next().is_some() && denials(true).all(|denies| denies);
-        let over = all_quotas || denials(false).any(|denies| denies);
-        if let Some(decision) = &mut answer.decision {
-            decision.allowed &= !over;
-        }
-        Self { each, over }
-    }
+/// All limits that a request meets.
+pub(super) type AllMet<'s, 'a> = SmallVec<[Met<'s, 'a>; 2]>;
 
-    /// Returns the seconds after which a denied request would be allowed; `None` if no wait helps.
-    pub(super) fn retry_after(&self) -> Option<u64> {
-        let denying = || self.each.iter().filter(|verdict| verdict.denies());
-        if denying().any(|verdict| verdict.available.seconds.is_none()) {
-            return None;
+/// The charges that are decided together.
+#[derive(Default)]
+pub(super) struct Charges<'s, 'a> {
+    pub(super) charged: AllCharged<'a>,
+    pub(super) charges: SmallVec<[Charge<'s>; 2]>,
+}
+
+/// Returns the limits that a request meets, as far as their verdicts need no decision, and the charges to decide
+/// together.
+pub(super) fn met<'s, 'a>(
+    limits: &'s [AskedLimit<'a>],
+    now: Nanos,
+) -> (AllMet<'s, 'a>, Charges<'s, 'a>) {
+    let mut all = Charges::default();
+    let met = limits.iter().map(|asked| Met {
+        asked,
+        place: all.add(asked),
+        apart: None,
+        verdict: Verdict::without_charge(asked, now),
+    });
+    (met.collect(), all)
+}
+
+impl<'s, 'a> Charges<'s, 'a> {
+    fn add(&mut self, asked: &'s AskedLimit<'a>) -> Option<usize> {
+        let (charged, charge) = asked.ask.charge().filter(|_| asked.is_decided_together())?;
+        let is_same = |known: &Charge<'_>| known.rule == charge.rule && known.key == charge.key;
+        if let Some(place) = self.charges.iter().position(is_same) {
+            let cost = &mut self.charges[place].cost;
+            *cost = (*cost + charge.cost).min(charged.limit.rule.max_cost());
+            return Some(place);
         }
-        denying().filter_map(|verdict| verdict.reset).max()
+        self.charged.push(charged);
+        self.charges.push(charge);
+        Some(self.charges.len() - 1)
     }
+}
+
+/// Sets the verdicts that follow from the answer to the charges, and the outcomes in the answer to those that the
+/// request has under Envoy's limits. Returns true if the limits deny the request.
+pub(super) fn settle(met: &mut [Met<'_, '_>], answer: &mut Answer<'_>, now: Nanos) -> bool {
+    for one in &mut *met {
+        if let Some(charged) = one.place.and_then(|place| answer.charged.get_mut(place)) {
+            one.verdict = Verdict::of(one.asked, charged, now);
+            charged.outcome = charged.outcome.map(|_| one.verdict.outcome);
+        }
+    }
+    let denials = |of_quotas: bool| {
+        let some = met
+            .iter()
+            .filter(move |one| one.asked.quota_mode() == of_quotas);
+        some.map(|one| one.verdict.denies())
+    };
+    let all_quotas = denials(true).next().is_some() && denials(true).all(|denies| denies);
+    let over = all_quotas || denials(false).any(|denies| denies);
+    if let Some(decision) = &mut answer.decision {
+        decision.allowed &= !over;
+    }
+    over
+}
+
+/// Returns the seconds after which a denied request would be allowed; `None` if no wait helps.
+pub(super) fn retry_after(met: &[Met<'_, '_>]) -> Option<u64> {
+    let denying = || {
+        met.iter()
+            .map(|one| &one.verdict)
+            .filter(|verdict| verdict.denies())
+    };
+    if denying().any(|verdict| verdict.available.seconds.is_none()) {
+        return None;
+    }
+    denying().filter_map(|verdict| verdict.reset).max()
 }
 
 impl Verdict {
     /// Returns the verdict of a limit that counts the request.
-    fn of(asked: &AskedLimit<'_>, charged: &Charged<'_>, now: Nanos) -> Self {
+    pub(super) fn of(asked: &AskedLimit<'_>, charged: &Charged<'_>, now: Nanos) -> Self {
         let is_denied = charged.outcome == Some(Outcome::Deny);
         let outcome = match charged.outcome {
             None => Outcome::Allow,
@@ -126,7 +154,6 @@ impl Verdict {
             outcome,
             available,
             reset,
-            place: None,
         }
     }
 
@@ -148,7 +175,6 @@ impl Verdict {
                 seconds: reset,
             },
             reset,
-            place: None,
         }
     }
 
