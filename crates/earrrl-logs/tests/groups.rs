@@ -64,7 +64,7 @@ impl Mix {
     ) {
         let time = earrrl_logs::line::time::written((1_704_110_400 + second) * 1_000_000_000);
         let (date, clock) = time.split_once(' ').unwrap();
-        let is_form = matches!(path, "/login" | "/pay" | "/code" | "/renew");
+        let is_form = matches!(path, "/login" | "/pay" | "/code" | "/renew" | "/contact");
         let method = if is_form { "POST" } else { "GET" };
         let line = format!(
             "{client} - {user} [{}/Jan/2024:{clock} +0000] \"{method} {path} HTTP/1.1\" {status} 5 \"{referer}\" \"{agent}\"\n",
@@ -584,6 +584,109 @@ fn readers_of_few_pages() {
         }
         caught(mix);
     }
+}
+
+/// A log that shows where visitors come from: each of them names a page from the second request on.
+fn with_referers(seed: u64) -> Mix {
+    let mut mix = shop(seed);
+    let mut seen = BTreeSet::new();
+    mix.lines.sort_by_key(|(second, _)| *second);
+    for (_, line) in &mut mix.lines {
+        let is_browser = line.contains("Mozilla");
+        let client = line.split(' ').next().unwrap_or_default();
+        if is_browser && !seen.insert(client.to_owned()) {
+            *line = line.replacen("\"-\"", "\"https://a.example/page\"", 1);
+        }
+    }
+    mix
+}
+
+/// A form that no visitor sends is sent once or more, at a regular pace, or each time after a page.
+#[test]
+fn forms_that_hardly_any_visitor_sends() {
+    for (seed, kind) in (140..).zip(["once", "regularly", "after a page"]) {
+        let tabs = |seed| {
+            let mut mix = with_referers(seed);
+            for _ in 0..60 {
+                let client = mix.random.address();
+                let agent = mix.random.agent();
+                for second in (mix.random.below(END / 2)..END).step_by(300) {
+                    let visitor = (&*client, "-", &*agent);
+                    mix.ask_from("https://a.example/", second, visitor, "/renew", 200);
+                }
+            }
+            mix
+        };
+        let quiet = tabs(seed).found();
+        assert!(quiet.1.is_empty(), "{kind}: {:?}", quiet.1);
+        let mut mix = tabs(seed);
+        for _ in 0..60 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            let visitor = (&*client, "-", &*agent);
+            let start = mix.random.below(END / 2);
+            let seconds = (start..END).step_by(700);
+            for second in seconds.take(if kind == "once" { 1 } else { 9 }) {
+                if kind == "after a page" {
+                    let page = format!("/page/{}", mix.random.below(60));
+                    mix.ask(second - second % 200, visitor, &page, 200);
+                }
+                mix.ask(second, visitor, "/contact", 200);
+            }
+            mix.attackers.insert(client);
+        }
+        caught(mix);
+    }
+}
+
+/// Clients that read page after page at a regular pace, which no tab in the background does.
+#[test]
+fn regular_readers_under_the_agents_of_all() {
+    let mut mix = with_referers(145);
+    for _ in 0..80 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        for second in (mix.random.below(END / 2)..END).step_by(400) {
+            let page = format!("/page/{}", mix.random.below(60));
+            mix.ask(second, (&client, "-", &agent), &page, 200);
+        }
+        mix.attackers.insert(client);
+    }
+    caught(mix);
+}
+
+/// Scanners try what is nowhere, each a few of the same paths; an old app asks for what is gone from one folder.
+#[test]
+fn scanners_share_their_paths_and_an_old_app_is_none() {
+    let with_old_app = |seed| {
+        let mut mix = Mix::honest(seed);
+        for nth in 0..60 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            for second in (nth * 10..END).step_by(1000) {
+                let path = ["/api/v1/feed", "/api/v1/cart"];
+                let path = path[mix.random.below(2) as usize];
+                let second = second + mix.random.below(900);
+                mix.ask(second, (&client, "-", &agent), path, 410);
+            }
+        }
+        mix
+    };
+    assert!(with_old_app(146).found().1.is_empty());
+    let mut mix = with_old_app(146);
+    for _ in 0..80 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let second = mix.random.below(END - 100);
+        for nth in 0..6 {
+            let place = (second + 7 * nth) % 40;
+            let folder = ["admin", "backup", "old", "cgi-bin"][place as usize % 4];
+            let path = format!("/{folder}/{place}.php");
+            mix.ask(second + 2 * nth, (&client, "-", &agent), &path, 404);
+        }
+        mix.attackers.insert(client);
+    }
+    assert_eq!(caught(mix), Mark::Address);
 }
 
 /// Each client orders one code, all under one agent: too slowly for a limit with a short memory.

@@ -7,6 +7,9 @@ use super::rows::{NONE, Row, Rows, Table};
 /// compared.
 pub(super) const COMPARED: usize = 10;
 
+/// The least number of visitors, or of their requests, that show how they come to paths of one shape.
+const VISITORS: usize = 5;
+
 /// How many times as many clients send a form and nothing else as all others that send it as often, if they are no
 /// visitors; and of clients that ask for a page, which people reload.
 const OUTNUMBERED: usize = 2;
@@ -31,6 +34,8 @@ const ALIKE_IN_FOLDER: u32 = 20;
 pub(super) struct Shown {
     pub status: bool,
     pub agents: bool,
+    /// True if most requests of browsers name the page that they come from.
+    pub pages: bool,
 }
 
 /// The clients that ask for paths of one shape.
@@ -163,7 +168,9 @@ pub(super) fn callers(
             *refused += u32::from(answers.refuse(row));
             is_first = *count == 1;
         }
-        if !habits.is_browser() || habits.is_long() && !habits.is_dressed() {
+        // What a browser does that never shows how it comes to a page says nothing about visitors.
+        let is_bare = habits.is_alone() && habits.requests >= OFTEN;
+        if !habits.is_browser() || is_bare || habits.is_long() && !habits.is_dressed() {
             continue;
         }
         callers.visits += 1;
@@ -197,16 +204,33 @@ impl Callers {
 
     /// Returns true if visitors with browsers ask for the shape among others.
     pub(super) fn are_visitors(&self) -> bool {
-        self.visits >= COMPARED
+        self.visits >= VISITORS
+    }
+
+    /// Returns true if browsers come to these paths from a page, or load the parts of one: as far as the log shows, if
+    /// hardly any ask for them.
+    fn are_pages(&self, shown: Shown) -> bool {
+        match self.browsers < VISITORS {
+            true => shown.pages,
+            false => self.show_pages(),
+        }
     }
 
     /// Returns the numbers of requests that no visitor sends.
     pub(super) fn least(&self, shape: u32, shown: Shown) -> Least {
-        let are_compared = self.are_visitors() && self.alone.len() >= COMPARED;
-        let alone = are_compared.then(|| self.least_alone(shape & 1 == 1, shown));
-        let shows_readers = are_compared && shape & 1 == 0 && shown.agents && self.show_pages();
+        let sends = shape & 1 == 1;
+        // A form is on a page, whether or not visitors send it.
+        let are_known = self.are_visitors() || sends && shown.pages;
+        let are_compared = are_known && self.alone.len() >= COMPARED;
+        let are_pages = shown.agents && self.are_pages(shown);
+        let alone = are_compared.then(|| self.least_alone(sends, shown));
+        let shows_readers = !sends && are_pages && self.alone.len() >= COMPARED;
         let reading = |least: &u32| {
             let reading = at_least(&self.reading, *least);
+            // No browser asks for the data of an app without a page.
+            if self.browsers < VISITORS {
+                return *least >= OFTEN && reading >= COMPARED;
+            }
             let is_plateau = reading * 5 >= at_least(&self.reading, 2) * 4;
             is_plateau && reading >= at_least(&self.others, *least) / 5 + SURPLUS
         };
@@ -222,7 +246,7 @@ impl Callers {
     fn least_alone(&self, sends: bool, shown: Shown) -> Option<u32> {
         let alone = |least| at_least(&self.alone, least);
         let others = |least| at_least(&self.others, least);
-        if shown.agents && self.show_pages() {
+        if shown.agents && self.are_pages(shown) {
             if self.alone.len() >= COMPARED * self.entries {
                 return Some(1);
             }
@@ -239,7 +263,7 @@ impl Callers {
             let others = self.others.len();
             let come_from_elsewhere =
                 others >= COMPARED && self.entries as f64 <= ENTRIES * others as f64;
-            let least = (2..=MANY).find(|&least| are_many(least, OUTNUMBERED));
+            let least = (1..=MANY).find(|&least| are_many(least, OUTNUMBERED));
             return least.filter(|_| come_from_elsewhere);
         }
         // People reload a page that they know, but most of them seldom. Without user agents, crawlers are not known.
@@ -258,8 +282,6 @@ impl Callers {
             let others = at_least(&self.others_refused, *least);
             refused >= OUTNUMBERED * (alone + others) + SURPLUS
         };
-        (2..=MANY)
-            .find(outnumber)
-            .filter(|_| allowed >= 2 * COMPARED)
+        (2..=MANY).find(outnumber).filter(|_| allowed >= VISITORS)
     }
 }

@@ -273,12 +273,12 @@ impl Scope<'_> {
             });
             let group = self.described(best);
             let clients = group.touched.len() + group.others;
+            let are_sure = group.touched.iter().all(|&client| self.is_sure(client));
             // A path that nobody else asks for may be one of an app.
             let is_large = group.others >= FEWEST
-                && (group.touched.iter().all(|&client| self.is_sure(client))
-                    || group.sent as f64 >= SHARE * group.requests as f64
+                && (group.sent as f64 >= SHARE * group.requests as f64
                     || group.touched.len() as f64 >= SHARE * clients as f64);
-            if group.failed * 2 >= group.sent || is_large {
+            if group.failed * 2 >= group.sent || are_sure || is_large {
                 // This rule may limit all that an earlier one limits, and further clients.
                 let is_new = |client: &u32| group.touched.binary_search(client).is_err();
                 found.retain(|earlier: &Group| earlier.touched.iter().any(is_new));

@@ -19,6 +19,12 @@ pub(super) const OFTEN: u32 = 6;
 /// The number of requests that no visitor sends without a page that it comes from, and hardly any parts of pages.
 pub(super) const MANY: u32 = 12;
 
+/// More different paths than a tab in the background asks for.
+const POLLED: f64 = 3.5;
+
+/// The number of times that few visitors send one form after the other, none from a page.
+const SENT: u32 = 3;
+
 /// Parts of the paths of logins.
 const LOGIN_PATHS: [&str; 12] = [
     "login", "logon", "signin", "sign-in", "sign_in", "password", "xmlrpc", "auth", "token",
@@ -31,6 +37,10 @@ pub(super) struct Signs {
     pub is_login: bool,
     /// True if several clients ask for the path.
     pub is_shared: bool,
+    /// True if the server has nothing there for anybody.
+    pub is_dead: bool,
+    /// The first part of the path.
+    pub root: u16,
     /// True if the answer shows whether what was sent was right.
     pub shows_outcome: bool,
     /// True if the server refused the request, or shows the form again.
@@ -58,9 +68,12 @@ pub(super) struct Habits {
     pub missing: u32,
     /// The missing ones for paths that nobody else asks for.
     pub own_missing: u32,
+    /// The requests for paths where the server has nothing for anybody, and the bits of the first parts of these.
+    pub dead: u32,
+    pub dead_roots: u64,
     /// The requests for logins of which the log does not say whether they failed.
     pub logins: u32,
-    /// The requests within three seconds after the client's last, and those for what the client still has.
+    /// The requests within three seconds after the client's last, and those for what the client still has or plays.
     pub quick: u32,
     /// True if the last login succeeded.
     pub has_login: bool,
@@ -80,8 +93,10 @@ pub(super) struct Habits {
     /// The requests that were refused for any reason, and those for which the client had to log in elsewhere.
     pub refused: u32,
     pub logged_out: u32,
-    /// The requests that sent something.
+    /// The requests that sent something, the number of them that sent the same as the one before, and what that was.
     pub sent: u32,
+    pub sent_again: u32,
+    pub last_sent: u32,
     /// The requests that the server could not answer.
     pub broken: u32,
     /// The requests for what browsers come to from a page, or load the parts of.
@@ -93,6 +108,8 @@ pub(super) struct Habits {
     /// The time between the last two requests, and the number of times that it was as long as the one before.
     pub pause: u64,
     pub regular: u32,
+    /// True if it asks for what is new at a regular pace.
+    pub polls: bool,
     /// The bits of the paths, and of the missing ones, by their numbers.
     pub paths: u64,
     pub missing_paths: u64,
@@ -175,8 +192,16 @@ impl Habits {
         if is_login && signs.shows_outcome {
             self.has_login = (200..400).contains(&row.status) && !shows_form;
         }
+        if signs.is_dead && !row.has_referer {
+            self.dead += 1;
+            self.dead_roots |= bit_of(signs.root);
+        }
         self.refused += u32::from(was_refused);
-        self.sent += u32::from(row.sends);
+        if row.sends {
+            self.sent += 1;
+            self.sent_again += u32::from(self.last_sent == signs.shape);
+            self.last_sent = signs.shape;
+        }
         self.broken += u32::from(row.status >= 500);
         self.logged_out += u32::from(row.status == 401 && !is_login);
         self.named += u32::from(row.user != u32::MAX && !was_refused);
@@ -189,8 +214,8 @@ impl Habits {
             let pause = row.time - self.last;
             // The parts of a page are at other paths.
             let is_same = row.path == self.last_path.0 && row.path != NONE;
-            let is_part = pause < QUICK && !is_same;
-            self.quick += u32::from(is_part || row.status == 304);
+            let is_part = pause < QUICK && !is_same && !row.sends;
+            self.quick += u32::from(is_part || matches!(row.status, 206 | 304));
             self.regular += u32::from(pause.abs_diff(self.pause) <= pause / 8);
             self.pause = pause;
         }
@@ -245,11 +270,18 @@ impl Habits {
 
     /// Returns true if the agent is one of a browser or of a script, and nothing shows that it is a browser.
     pub(super) fn pretends(&self) -> bool {
-        let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
         self.browser + self.scripts == self.requests
-            && !is_regular
+            && !self.polls
             && !self.has_login
             && !self.meets_outage()
+    }
+
+    /// Notes whether the client asks at a regular pace, as apps do, and tabs in the background: these ask for few paths,
+    /// and what they send names the page that it is from in a log that shows these.
+    pub(super) fn note_polling(&mut self, shows_pages: bool) {
+        let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
+        let is_tab = different(self.paths) < POLLED && !(shows_pages && self.sent > 0);
+        self.polls = is_regular && (self.agent == NONE || is_tab);
     }
 
     /// Returns true if the server is at fault for what the client does. It cannot answer a flood either, but refuses
@@ -257,6 +289,17 @@ impl Habits {
     pub(super) fn meets_outage(&self) -> bool {
         let share = if self.refused == 0 { 2 } else { 5 };
         self.broken > 0 && self.broken * share >= self.requests
+    }
+
+    /// Returns true if the client looks like a browser, or is a script, and sends forms without the pages that they are
+    /// on, whatever else it asks for.
+    pub(super) fn sends_alone(&self) -> bool {
+        self.pretends()
+            && !self.is_known()
+            && self.referred == 0
+            && self.quick * 10 <= self.requests
+            && self.sent_again + 1 >= SENT
+            && self.sent * 5 >= self.requests * 2
     }
 
     /// Returns true if no visitor sends so many requests without a page that it comes from, and its parts.

@@ -27,6 +27,10 @@ const SLOW: u64 = 30_000_000_000;
 /// whose access has ended.
 const GUESSED_PATHS: f64 = 3.0;
 
+/// The number of different folders from which on requests for what nobody gets are guesses: an old app asks for what is
+/// gone from one.
+const GUESSED_FOLDERS: f64 = 2.0;
+
 /// The reason for which a client is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suspicion {
@@ -57,13 +61,16 @@ impl Suspects {
         // The first client of each path.
         let mut owners: Vec<Option<u32>> = vec![None; usize::from(NONE) + 1];
         let mut is_shared = vec![false; usize::from(NONE) + 1];
+        let mut is_alive = is_shared.clone();
         for row in &rows.all {
             let path = usize::from(row.path);
+            is_alive[path] |= matches!(row.status, 0..300 | 304 | 500..);
             is_shared[path] |= *owners[path].get_or_insert(row.client) != row.client;
         }
         let paths = rows.paths.names().into_iter();
         let logins: Vec<bool> = paths.map(is_login).collect();
         let shapes = shapes(&rows.paths.names());
+        let roots = roots(&rows.paths.names());
         let agents = |is: fn(&[u8]) -> bool| -> Vec<bool> {
             rows.agents.names().into_iter().map(is).collect()
         };
@@ -82,6 +89,8 @@ impl Suspects {
             let signs = Signs {
                 is_login: logins.get(path) == Some(&true),
                 is_shared: row.path != NONE && is_shared[path],
+                is_dead: row.path != NONE && !is_alive[path],
+                root: roots.get(path).copied().unwrap_or(NONE),
                 shows_outcome: answers.show_outcome(row),
                 was_refused: answers.refuse(row),
                 is_declared: declared.get(agent) == Some(&true),
@@ -91,11 +100,22 @@ impl Suspects {
             };
             habits[place].add(row, signs);
         }
+        let of_browsers = habits
+            .iter()
+            .filter(|habits| habits.is_browser() && !habits.is_alone());
+        let (visits, referred) = of_browsers.fold((0, 0), |(visits, referred), habits| {
+            (visits + habits.requests, referred + habits.referred)
+        });
+        let pages = has_agents && referred * 2 >= visits && visits > 0;
+        habits
+            .iter_mut()
+            .for_each(|habits| habits.note_polling(pages));
+        let callers = callers(rows, &habits, &shapes, &answers);
         let shown = Shown {
             status: rows.all.iter().any(|row| row.status != 0),
             agents: has_agents,
+            pages,
         };
-        let callers = callers(rows, &habits, &shapes, &answers);
         for row in &rows.all {
             if let Some(callers) = callers.get(shape_of(row, &shapes) as usize) {
                 let habits = &mut habits[row.client as usize];
@@ -148,6 +168,18 @@ impl Suspects {
     }
 }
 
+/// Returns the number of the first part of each path.
+fn roots(paths: &[&[u8]]) -> Vec<u16> {
+    let mut numbers: Table<&[u8], u16> = Table::default();
+    let mut found = Vec::new();
+    for path in paths {
+        let next = numbers.len() as u16;
+        let root = path.split(|&byte| byte == b'/').nth(1).unwrap_or_default();
+        found.push(*numbers.entry(root).or_insert(next));
+    }
+    found
+}
+
 impl Habits {
     /// Returns true if the client asks for paths of one shape more often than any visitor who does nothing else, or is
     /// refused there more often.
@@ -166,11 +198,32 @@ impl Habits {
             return false;
         };
         let has = |least: Option<u32>| least.is_some_and(|least| self.requests >= least);
-        // A customer's program asks for data as an app does, but not for pages or forms.
+        // A customer's program asks for data as an app does, and sends some, but not for pages or forms of visitors.
         let pretends_visit =
-            self.scripts == 0 || self.sent > 0 || self.of_pages * 10 >= self.requests * 9;
-        pretends_visit && has(least.alone) && (least.alone == Some(1) || takes_time)
-            || self.reads() && has(least.reading)
+            self.sent > 0 || self.scripts == 0 || self.of_pages * 10 >= self.requests * 9;
+        let exceeds = pretends_visit && has(least.alone) && (least.alone == Some(1) || takes_time);
+        self.asks_as_visitors() && (exceeds || self.reads() && has(least.reading))
+    }
+
+    /// Returns true unless the client is a script that asks for what visitors hardly ever do.
+    fn asks_as_visitors(&self) -> bool {
+        self.scripts == 0 || self.visited * 10 >= self.requests * 9
+    }
+
+    /// Returns true if most requests come soon after another, as those for the parts of a page do.
+    fn is_quick(&self) -> bool {
+        self.quick * 2 >= self.requests
+    }
+
+    /// Returns true if nearly all requests are for paths that nobody else asks for, or where nobody gets anything.
+    fn guesses_paths(&self, shown: Shown) -> bool {
+        let folders = different(self.dead_roots);
+        let searches = match shown.agents {
+            true => folders >= GUESSED_FOLDERS && self.pretends(),
+            false => folders >= GUESSED_PATHS && !self.is_quick(),
+        };
+        let nearly_all = |count: u32| count * 10 >= self.requests * 9;
+        searches && nearly_all(self.dead) || !self.is_quick() && nearly_all(self.own_missing)
     }
 
     /// Returns the reason to look at the client, given what the log shows, and the bounds of each shape of paths.
@@ -180,11 +233,13 @@ impl Habits {
             return None;
         }
         let guesses = different(self.missing_paths) >= GUESSED_PATHS;
-        let is_quick = self.quick * 2 >= self.requests;
-        if guesses && !is_quick && self.own_missing * 10 >= self.requests * 9 {
+        if guesses && self.guesses_paths(shown) {
             return Some(Suspicion::Guesses);
         }
-        if self.exceeds(least) || self.draws_agents() && !is_quick {
+        if shown.pages && self.asks_as_visitors() && self.sends_alone() {
+            return Some(Suspicion::Alone);
+        }
+        if self.exceeds(least) || self.draws_agents() && !self.is_quick() {
             return Some(Suspicion::Alone);
         }
         // Programs that look for updates ask for what is not there yet, too.
@@ -205,6 +260,7 @@ impl Habits {
         let is_bare = self.is_long() && !self.is_dressed() && !self.is_alone();
         if is_bare
             && self.pretends()
+            && (self.scripts == 0 || !self.is_known())
             && different(self.paths) >= GUESSED_PATHS
             && self.of_pages * 10 >= self.requests * 9
         {
