@@ -7,7 +7,7 @@ use super::rows::{NONE, Row, Rows, Table};
 /// compared.
 pub(super) const COMPARED: usize = 10;
 
-/// The least number of visitors, or of their requests, that show how they come to paths of one shape.
+/// The least number of visitors that show how they come to paths of one shape.
 const VISITORS: usize = 5;
 
 /// How many times as many clients send a form and nothing else as all others that send it as often, if they are no
@@ -204,7 +204,11 @@ impl Callers {
 
     /// Returns true if visitors with browsers ask for the shape among others.
     pub(super) fn are_visitors(&self) -> bool {
-        self.visits >= VISITORS
+        // The clients are only counted where they are compared with others.
+        match self.browsers {
+            0 => self.visits >= COMPARED,
+            clients => clients >= VISITORS,
+        }
     }
 
     /// Returns true if browsers come to these paths from a page, or load the parts of one: as far as the log shows, if
