@@ -399,6 +399,27 @@ fn many_people_behind_an_address_do_not_stand_out_and_a_program_that_changes_its
     assert_eq!(alone, 6);
 }
 
+#[test]
+fn a_class_whose_pages_ask_for_news_does_not_stand_out_and_a_program_with_its_agents_does() {
+    let alone = |referer: &str, user: &dyn Fn(u64) -> String, agents: u64| {
+        let mut mix = Mix::honest(3);
+        for second in 0..1200 {
+            let agent = format!("Mozilla/5.0 Browser/{}", mix.random.below(agents));
+            let user = user(mix.random.below(30));
+            let pupil = ("198.51.100.7", &user[..], &agent[..]);
+            mix.ask_from(referer, 3000 + second, pupil, "/exam/state", 200);
+        }
+        !mix.standing_out().is_empty()
+    };
+    let nobody = |_| "-".to_owned();
+    let pupil = |number| format!("pupil{number}");
+    assert!(!alone("https://example.org/exam", &nobody, 15));
+    assert!(alone("-", &nobody, 15));
+    // Users whom the server knows are people, unless one program has the accounts of all.
+    assert!(!alone("-", &pupil, 15));
+    assert!(alone("-", &pupil, 1));
+}
+
 /// Guesses under agents that change with each request, beside visitors who follow the dead links of a search engine.
 #[test]
 fn guesses_of_ever_new_paths_under_ever_new_agents() {

@@ -6,26 +6,32 @@ use super::Sweep;
 use super::habits::is_failure;
 use super::peaks::RateMeter;
 use super::profile::CROWD;
-use super::rows::{Row, Rows, Table, logged};
+use super::rows::{NONE, Row, Rows, Table, logged};
 
-/// The people behind one address.
+/// The people behind one address, who are told apart by their user agents, or by the users that requests name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Visitors {
-    agents: usize,
+    people: usize,
     requests: u64,
     failed: u64,
-    /// The requests under the same user agent as the client's last.
+    /// The requests that name a user and are not refused.
+    named: u64,
+    /// The requests of the same person as the client's last.
     same: u64,
-    /// The sum of the squares of the numbers of requests under each user agent.
+    /// The sum of the squares of the numbers of each person's requests.
     squares: u64,
-    last_agent: u16,
-    /// The greatest rate of one user agent.
+    last_person: u32,
+    /// The greatest rate of one person.
     peak: f64,
+    /// The requests that name the page that they come from.
+    referred: u64,
 }
 
 impl Rows {
-    /// Returns the clients above the gaps of a sweep that are many people behind one address: none of their many user
-    /// agents stands out, and the requests under one come one after the other, as those for a page and its parts do.
+    /// Returns the clients above the gaps of a sweep that are many people behind one address: none of them stands out, and
+    /// they are users who are not refused, with user agents of their own; or user agents that no program draws at random,
+    /// since the requests under one come one after the other, as those for a page and its parts do, or nearly all name
+    /// the page that they come from.
     ///
     /// # Errors
     /// Returns an error if no rule can have one of the half-lives.
@@ -40,25 +46,36 @@ pub(super) fn crowds(
     sweep: &Sweep,
     of_one_path: bool,
 ) -> Result<Vec<u32>, RuleError> {
+    let has_agents = rows.iter().any(|row| row.agent != NONE);
     let mut found = Vec::new();
     for (peaks, gap) in &sweep.tried {
         let Some(gap) = gap else { continue };
         let above = peaks.worst(gap.clients).into_iter();
-        let mut above: Table<u32, Visitors> =
-            above.map(|client| (client, Visitors::default())).collect();
+        // By user agents, and by users.
+        let mut above: Table<u32, [Visitors; 2]> = above
+            .map(|client| (client, <[Visitors; 2]>::default()))
+            .collect();
         let mut meter = RateMeter::new(peaks.half_life)?;
-        let mut seen: Table<(u32, u16), (u32, u64)> = Table::default();
+        let mut seen: Table<(u32, bool, u32), (u32, u64)> = Table::default();
         for row in rows {
             let Some(visitors) = above.get_mut(&row.client) else {
                 continue;
             };
-            let next = (seen.len() as u32, 0);
-            let (number, before) = seen.entry((row.client, row.agent)).or_insert(next);
-            visitors.add(row, meter.add(logged(row, *number)), *before);
-            *before += 1;
+            let names = [u32::from(row.agent), row.user];
+            for ((visitors, name), by_user) in visitors.iter_mut().zip(names).zip([false, true]) {
+                let next = (seen.len() as u32, 0);
+                let (number, before) = seen.entry((row.client, by_user, name)).or_insert(next);
+                visitors.add(row, (*number, *before), meter.add(logged(row, *number)));
+                *before += 1;
+            }
         }
-        let is_crowd = |(_, visitors): &(&u32, &Visitors)| {
-            visitors.are_many(gap.middle()) && (of_one_path || visitors.come_one_by_one())
+        let middle = gap.middle();
+        let is_crowd = |(_, [agents, users]): &(&u32, &[Visitors; 2])| {
+            let are_users = users.are_many(middle) && users.named * 2 >= users.requests;
+            // A program with many stolen accounts has one user agent.
+            let are_different = !has_agents || agents.people * 4 >= users.people;
+            let are_agents = agents.are_many(middle) && (of_one_path || agents.are_people());
+            are_users && are_different || are_agents
         };
         found.extend(above.iter().filter(is_crowd).map(|(&client, _)| client));
     }
@@ -66,24 +83,32 @@ pub(super) fn crowds(
 }
 
 impl Visitors {
-    /// Adds a request of a user agent that has this rate, and sent so many before.
-    fn add(&mut self, row: &Row, rate: f64, before: u64) {
-        self.same += u64::from(self.requests > 0 && row.agent == self.last_agent);
-        self.last_agent = row.agent;
-        self.agents += usize::from(before == 0);
+    /// Adds a request of a person, who has this rate and has sent so many requests before.
+    fn add(&mut self, row: &Row, (person, before): (u32, u64), rate: f64) {
+        self.same += u64::from(self.requests > 0 && person == self.last_person);
+        self.last_person = person;
+        self.people += usize::from(before == 0);
         self.requests += 1;
         self.squares += 2 * before + 1;
         self.failed += u64::from(is_failure(row.status));
+        // A client chooses the names that it guesses with.
+        self.named += u64::from(row.user != u32::MAX && (200..400).contains(&row.status));
+        self.referred += u64::from(row.has_referer);
         self.peak = self.peak.max(rate);
     }
 
     /// Returns true if these are many, each slower than the middle of a gap: more like the visitors below it than like
     /// those above.
     fn are_many(&self, middle: f64) -> bool {
-        self.agents >= CROWD && self.peak < middle && self.failed * 10 <= self.requests
+        self.people >= CROWD && self.peak < middle && self.failed * 10 <= self.requests
     }
 
-    /// Returns true if the requests under one agent come one after the other, as those for a page and its parts do. A
+    /// Returns true unless a program may have drawn these user agents: nearly all requests show how they come about.
+    fn are_people(&self) -> bool {
+        self.come_one_by_one() || self.referred * 10 >= self.requests * 9
+    }
+
+    /// Returns true if the requests of one person come one after the other, as those for a page and its parts do. A
     /// program that draws its user agents at random repeats the last one as seldom as chance has it.
     fn come_one_by_one(&self) -> bool {
         self.same * self.requests >= 4 * self.squares
