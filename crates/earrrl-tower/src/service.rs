@@ -77,8 +77,8 @@ where
         self.inner.poll_ready(context)
     }
 
-    /// An engine in memory decides at once, and the inner service is then called as it is; it is cloned only for a request
-    /// that must wait.
+    /// Calls the inner service as it is if the engine decides at once, as one in memory does. It is cloned only for a
+    /// request that must wait.
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();

@@ -170,7 +170,7 @@ impl<'a> Line<'a> {
         words.filter(|word| !word.is_empty()).nth(number)
     }
 
-    /// Returns the texts in quotes behind the time. They are looked for together, since each begins behind the one before.
+    /// Returns the texts in quotes behind the time. They are found together, since each begins behind the one before.
     fn all_quoted(&self) -> &Quoted<'a> {
         self.quoted.get_or_init(|| {
             let mut all = Quoted::default();

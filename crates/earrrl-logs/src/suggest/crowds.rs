@@ -28,10 +28,10 @@ struct Visitors {
 }
 
 impl Rows {
-    /// Returns the clients above the gaps of a sweep that are many people behind one address: none of them stands out, and
-    /// they are users who are not refused, with user agents of their own; or user agents that no program draws at random,
-    /// since the requests under one come one after the other, as those for a page and its parts do, or nearly all name
-    /// the page that they come from.
+    /// Returns the clients above the gaps of a sweep that are many people behind one address, of whom none stands out:
+    /// users who are not refused, with user agents of their own; or user agents that no program draws at random, since
+    /// the requests under one come one after the other, as those for a page and its parts do, or since nearly all
+    /// requests name the page that they come from.
     ///
     /// # Errors
     /// Returns an error if no rule can have one of the half-lives.
