@@ -44,7 +44,9 @@ pub struct Passed {
 }
 
 struct Extras {
+    /// The charge by the response, while the request may still be dropped without one.
     charge: Option<ChargeByResponse>,
+    /// The same charge once the service is called. It is then made in any case.
     cost_after: Option<CostAfter>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
@@ -53,7 +55,7 @@ struct Extras {
 }
 
 impl Extras {
-    /// From now on, the charge by the response is made in any case.
+    /// Makes sure that the charge by the response is made, even if the request is dropped from now on.
     fn arm(&mut self) {
         if let Some(charge) = self.charge.take() {
             self.cost_after = Some(CostAfter(Some(charge)));

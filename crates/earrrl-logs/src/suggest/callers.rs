@@ -168,7 +168,7 @@ pub(super) fn callers(
             *refused += u32::from(answers.refuse(row));
             is_first = *count == 1;
         }
-        // What a browser does that never shows how it comes to a page says nothing about visitors.
+        // A browser that never shows how it comes to a page may be a program, so it does not count as a visitor.
         let is_bare = habits.is_alone() && habits.requests >= OFTEN;
         if !habits.is_browser() || is_bare || habits.is_long() && !habits.is_dressed() {
             continue;

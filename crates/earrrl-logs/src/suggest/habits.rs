@@ -37,7 +37,7 @@ pub(super) struct Signs {
     pub is_login: bool,
     /// True if several clients ask for the path.
     pub is_shared: bool,
-    /// True if the server has nothing there for anybody.
+    /// True if no client ever got anything at the path.
     pub is_dead: bool,
     /// The first part of the path.
     pub root: u16,

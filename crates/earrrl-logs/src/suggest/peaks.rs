@@ -42,7 +42,7 @@ impl RateMeter {
 
     /// Adds a request to its client's rate. Returns the rate a second before the request, which a limit would compare
     /// with its threshold.
-    // Called ten times for each request: a call of its own takes a fifth of its instructions.
+    // Inlined, since it is called about ten times for each request of a log: `suggest` takes 1.5 % fewer instructions.
     #[inline(always)]
     pub(super) fn add(&mut self, request: LoggedRequest) -> f64 {
         let place = request.client as usize;

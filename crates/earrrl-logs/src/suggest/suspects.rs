@@ -67,10 +67,10 @@ impl Suspects {
             is_alive[path] |= matches!(row.status, 0..300 | 304 | 500..);
             is_shared[path] |= *owners[path].get_or_insert(row.client) != row.client;
         }
-        let paths = rows.paths.names().into_iter();
-        let logins: Vec<bool> = paths.map(is_login).collect();
-        let shapes = shapes(&rows.paths.names());
-        let roots = roots(&rows.paths.names());
+        let paths = rows.paths.names();
+        let logins: Vec<bool> = paths.iter().map(|path| is_login(path)).collect();
+        let shapes = shapes(&paths);
+        let roots = roots(&paths);
         let agents = |is: fn(&[u8]) -> bool| -> Vec<bool> {
             rows.agents.names().into_iter().map(is).collect()
         };
@@ -158,7 +158,7 @@ impl Suspects {
         let mut main: Table<u32, u16> = Table::default();
         for ((client, path), count) in asked {
             if count * 2 >= requests[client as usize] {
-                // Of two paths with half of the requests each, the same one in every run.
+                // A client may have two such paths. The greater number is the same choice in every run.
                 let chosen = main.entry(client).or_insert(path);
                 *chosen = path.max(*chosen);
             }
@@ -205,7 +205,7 @@ impl Habits {
         self.asks_as_visitors() && (exceeds || self.reads() && has(least.reading))
     }
 
-    /// Returns true unless the client is a script that asks for what visitors hardly ever do.
+    /// Returns true unless the client is a script, and visitors hardly ever ask for its paths.
     fn asks_as_visitors(&self) -> bool {
         self.scripts == 0 || self.visited * 10 >= self.requests * 9
     }

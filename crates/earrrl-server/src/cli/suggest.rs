@@ -93,8 +93,8 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let unit = rows.unit();
     args.write(&mut reader, rows, &found)?;
     if let Some(path) = &args.plot {
-        let (peaks, suggested) = (found.sweep.peaks(), &found.judged.suggested);
-        let figure = earrrl_logs::suggest::figure(peaks, suggested, unit);
+        let suggested = &found.judged.suggested;
+        let figure = earrrl_logs::suggest::figure(found.sweep.peaks(), suggested, unit);
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     log::warn_of_skipped_lines(&reader, &args.log);

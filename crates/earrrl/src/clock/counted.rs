@@ -265,7 +265,8 @@ impl<S: Source> Counted<S> {
 }
 
 impl Stretch {
-    /// Returns a stretch that begins at `time`, in which the counter is read at the given pace, or boot time.
+    /// Returns a stretch that begins at `time`. It reads the counter at the given pace; without a pace it reads boot
+    /// time.
     fn new(Reading { counter, .. }: Reading, time: u64, a_count: Option<u64>) -> Self {
         let counts = a_count.map_or(0, |a_count| {
             let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
@@ -291,7 +292,8 @@ impl Stretch {
         (is_usual && !set_back).then_some(time)
     }
 
-    /// Returns the usual difference from boot time at this instant, in nanoseconds.
+    /// Returns the greatest difference from boot time that is no reason for doubt, in nanoseconds. `boot` is the present
+    /// boot time.
     fn usual(&self, boot: u64) -> u64 {
         (boot.saturating_sub(self.time) >> BEHIND) + SKEW
     }
