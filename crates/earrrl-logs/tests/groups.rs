@@ -181,8 +181,9 @@ impl Mix {
         let half_lives = [10, 60].map(Duration::from_secs);
         let most = |clients| clients / 20;
         let sweep = Sweep::new(&half_lives, most, || rows.requests()).unwrap();
+        let parts = rows.parts(&half_lives, &most).unwrap();
         let rules = rows
-            .rules(Some(&suspected), true, &sweep, &most, std::iter::empty())
+            .rules(Some(&suspected), parts, &sweep, std::iter::empty())
             .unwrap();
         let touched = rules.groups.iter().flat_map(|group| &group.touched);
         let name = |&client: &u32| String::from_utf8_lossy(reader.clients.key(client)).into_owned();

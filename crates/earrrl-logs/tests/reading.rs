@@ -179,8 +179,8 @@ fn api_keys_are_the_users_of_a_log_that_names_nobody() {
         let (rows, _) = rows_of(&log, fields);
         let minute = [std::time::Duration::from_secs(60)];
         let sweep = Sweep::new(&minute, |_| 1, || rows.requests()).unwrap();
-        rows.rules(None, true, &sweep, &|_| 1, std::iter::empty())
-            .unwrap()
+        let parts = rows.parts(&minute, &|_| 1).unwrap();
+        rows.rules(None, parts, &sweep, std::iter::empty()).unwrap()
     };
     let rules = user_rule("");
     let touched = rules.user.unwrap().touched;

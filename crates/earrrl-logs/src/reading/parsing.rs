@@ -47,11 +47,12 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The most portions that the other thread has.
-const AWAY: usize = 3;
+/// The most portions that the other thread has. It must not run out of them while this thread parses one itself and
+/// takes the requests of several: with 3 it waited for a third of the time.
+const AWAY: usize = 6;
 
 /// The most portions whose requests were not taken yet.
-const AHEAD: usize = 5;
+const AHEAD: usize = 10;
 
 /// The parsing of a file: another thread parses its lines, a chunk at a time. This one reads the lines, takes the requests
 /// and parses as well.

@@ -675,8 +675,7 @@ fn crossed(pairs: &Values) -> Values {
 
 /// Returns the values with these numbers in the order of their bytes, each once.
 fn named(numbers: &[u16], values: &ValueNumbers) -> Vec<Vec<u8>> {
-    let names = values.names();
-    let of = |&number: &u16| names[usize::from(number)].to_vec();
+    let of = |&number: &u16| values.name(number).to_vec();
     let found: BTreeSet<Vec<u8>> = numbers.iter().map(of).collect();
     found.into_iter().collect()
 }

@@ -24,7 +24,7 @@ pub use candidates::{ClientShare, JudgedLimit, most_touched};
 pub use group::{Group, Suspected};
 pub use judge::{JudgedAdvice, SeenClient, judge};
 pub(crate) use networks::network_of;
-pub use parts::{PartRules, PathRule};
+pub use parts::{FoundParts, PartRules, PathRule};
 pub use peaks::Peaks;
 pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::Profiles;

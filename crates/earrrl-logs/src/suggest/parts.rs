@@ -3,7 +3,6 @@
 //! A client that guesses passwords may send fewer requests than a reader of many pages, and stands
 //! out only among the clients of the login's path.
 
-use std::panic::resume_unwind;
 use std::time::Duration;
 
 use earrrl::RuleError;
@@ -47,84 +46,73 @@ pub struct PartRules {
     pub user_part: &'static str,
 }
 
+/// Rules for users and single paths that may affect the same clients as a rule for all requests.
+#[derive(Default)]
+pub struct FoundParts {
+    user: Option<JudgedAdvice>,
+    /// In the order of the numbers of the paths.
+    paths: Vec<PathRule>,
+}
+
 impl Rows {
-    /// Finds rules for groups of the suspected clients, and if `wants_parts` is true for single paths and for users,
-    /// among requests that are sorted, which `sweep` has measured. `most` returns the number of clients, of so many,
-    /// that a rule may affect; `known` are the clients that the rules for all paths affect.
+    /// Finds rules for users and for single paths among requests that are sorted. `most` returns the number of clients,
+    /// of so many, that a rule may affect.
+    ///
+    /// # Errors
+    /// Returns an error if a computed limit is not valid in a rule.
+    pub fn parts(
+        &self,
+        half_lives: &[Duration],
+        most: &impl Fn(usize) -> usize,
+    ) -> Result<FoundParts, RuleError> {
+        let of_users = || {
+            let rows = self.all.iter().filter(|row| row.user != u32::MAX);
+            rows.map(|row| logged(row, row.user))
+        };
+        let user = standing_out(&Sweep::new(half_lives, most, of_users)?, of_users())?;
+        let mut paths = Vec::new();
+        let mut numbers = Vec::new();
+        for (path, places) in (0..NONE).zip(places_by_path(&self.all)) {
+            let Some(rows) = renumbered(&self.all, &places, &mut numbers) else {
+                continue;
+            };
+            if let Some((clients, judged)) = judge_path(rows, half_lives, most)? {
+                paths.push(PathRule {
+                    path: self.paths.name(path).to_vec(),
+                    clients,
+                    judged,
+                });
+            }
+        }
+        Ok(FoundParts { user, paths })
+    }
+
+    /// Finds rules for groups of the suspected clients among requests that `sweep` has measured, and keeps those of the
+    /// found parts that affect a client other than `known`, which the rules for all paths affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
     pub fn rules(
         self,
         suspected: Option<&Suspected>,
-        wants_parts: bool,
+        FoundParts { user, mut paths }: FoundParts,
         sweep: &Sweep,
-        most: &impl Fn(usize) -> usize,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
         let known: Clients = known.collect();
-        let half_lives = sweep.tried.iter().map(|(peaks, _)| peaks.half_life);
-        let half_lives: Vec<Duration> = half_lives.collect();
-        // The two searches read the same requests, each on a processor of its own.
-        let (groups, parts) = std::thread::scope(|scope| {
-            let find = || match suspected {
-                Some(suspected) => groups(&self, suspected, sweep, &known),
-                None => Ok(Vec::new()),
-            };
-            let groups = scope.spawn(find);
-            let parts = match wants_parts {
-                true => self.parts(&half_lives, most, &known),
-                false => Ok((None, Vec::new())),
-            };
-            let groups = groups.join();
-            (groups.unwrap_or_else(|panic| resume_unwind(panic)), parts)
-        });
-        let (user, paths) = parts?;
+        let groups = suspected.map(|suspected| groups(&self, suspected, sweep, &known));
+        let is_new = |client: &&SeenClient| !known.contains(&client.number);
+        let further = |rule: &PathRule| rule.judged.touched.iter().filter(is_new).count();
+        paths.retain(|rule| further(rule) > 0);
+        paths.sort_by_key(|rule| usize::MAX - further(rule));
+        paths.truncate(MOST_RULES);
         Ok(PartRules {
-            groups: groups?,
+            groups: groups.transpose()?.unwrap_or_default(),
             paths,
             user,
             user_part: self.user_mark().user_part(),
             users: self.users,
         })
-    }
-
-    /// Finds the rules for users and for single paths.
-    fn parts(
-        &self,
-        half_lives: &[Duration],
-        most: &impl Fn(usize) -> usize,
-        known: &Clients,
-    ) -> Result<(Option<JudgedAdvice>, Vec<PathRule>), RuleError> {
-        let of_users = || {
-            let rows = self.all.iter().filter(|row| row.user != u32::MAX);
-            rows.map(|row| logged(row, row.user))
-        };
-        let user = standing_out(&Sweep::new(half_lives, most, of_users)?, of_users())?;
-        let mut found = Vec::new();
-        let mut numbers = Vec::new();
-        for (path, places) in (0..NONE).zip(places_by_path(&self.all)) {
-            let Some(rows) = renumbered(&self.all, &places, &mut numbers) else {
-                continue;
-            };
-            let Some(judged) = judge_path(rows, half_lives, most)? else {
-                continue;
-            };
-            let new = |client: &&SeenClient| !known.contains(&client.number);
-            let further = judged.1.touched.iter().filter(new).count();
-            if further > 0 {
-                found.push((further, path, judged));
-            }
-        }
-        found.sort_by_key(|&(further, path, _)| (usize::MAX - further, path));
-        let paths = self.paths.names();
-        let rule = |(_, path, (clients, judged)): (usize, u16, _)| PathRule {
-            path: paths[usize::from(path)].to_vec(),
-            clients,
-            judged,
-        };
-        let paths = found.into_iter().take(MOST_RULES).map(rule).collect();
-        Ok((user, paths))
     }
 }
 
@@ -256,7 +244,8 @@ mod tests {
         let rules = |known: &[u32]| {
             let rows = requests();
             let sweep = Sweep::new(&half_lives, |_| 2, || rows.requests()).unwrap();
-            rows.rules(None, true, &sweep, &|_| 2, known.iter().copied())
+            let parts = rows.parts(&half_lives, &|_| 2).unwrap();
+            rows.rules(None, parts, &sweep, known.iter().copied())
                 .unwrap()
         };
         let found = rules(&[]);

@@ -187,6 +187,11 @@ impl Values {
         }
     }
 
+    /// Returns the value with this number.
+    pub(super) fn name(&self, number: u16) -> &[u8] {
+        self.0.key(u32::from(number))
+    }
+
     /// Returns the values by their numbers.
     pub(super) fn names(&self) -> Vec<&[u8]> {
         let numbers = 0..self.0.len() as u32;

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -14,8 +14,8 @@ use super::{CliFailure, log};
 use earrrl_logs::format::Field;
 use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, Rows, RuleTerms,
-    Suspected, Sweep, judge, most_touched, write_json, write_table, write_toml,
+    Advice, ClientShare, FoundParts, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, Rows,
+    RuleTerms, Suspected, Sweep, figure, judge, most_touched, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -70,6 +70,7 @@ struct Found {
     judged: JudgedAdvice,
     /// The clients among which groups are looked for; `None` if no rule can be about a group.
     suspected: Option<Suspected>,
+    parts: FoundParts,
 }
 
 /// Runs `earrrl suggest`.
@@ -90,13 +91,7 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
         counts
     };
     log::warn_of_doubts(&reader, &args.log, counts);
-    let unit = rows.unit();
-    args.write(&mut reader, rows, &found)?;
-    if let Some(path) = &args.plot {
-        let suggested = &found.judged.suggested;
-        let figure = earrrl_logs::suggest::figure(found.sweep.peaks(), suggested, unit);
-        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
-    }
+    args.write(&mut reader, rows, found)?;
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
@@ -111,44 +106,69 @@ impl SuggestArgs {
         Ok((rows, whole))
     }
 
-    /// Measures the clients' rates and judges the limits that part the fastest from all others. What the clients do is
-    /// found at the same time, on a processor of its own.
+    /// Measures the clients' rates and judges the limits that part the fastest from all others. What the clients do, and
+    /// the rules for users and single paths, are found at the same time, on processors of their own.
     fn found(&self, rows: &Rows, clients: &ClientNumbers) -> Result<Found, CliFailure> {
+        let counts_requests = rows.unit() == "requests";
+        let fields = self.log.key.fields();
         // Rules for groups can have conditions on requests, and none on responses.
-        let by_client = self.log.key.fields() == [Field::Client];
-        let groups = by_client && rows.unit() == "requests" && self.log.check_terms().is_ok();
+        let by_client = fields == [Field::Client];
+        let groups = by_client && counts_requests && self.log.check_terms().is_ok();
+        let is_narrow = fields
+            .iter()
+            .any(|field| matches!(field, Field::Path | Field::User));
+        let wants_parts = counts_requests && self.log.conditions.is_empty() && !is_narrow;
+        let half_lives = self.half_lives();
+        let most = |clients: usize| most_touched(self.touch, clients);
         let measured = || {
-            let most = |clients: usize| most_touched(self.touch, clients);
-            let mut sweep = Sweep::new(&self.half_lives(), most, || rows.requests())?;
+            let mut sweep = Sweep::new(&half_lives, most, || rows.requests())?;
             sweep.spare(&rows.crowds(&sweep)?);
             sweep.look_further(|| rows.requests())?;
             Ok(sweep)
         };
         thread::scope(|scope| {
             let suspected = groups.then(|| scope.spawn(|| rows.suspected(clients)));
+            let parts = wants_parts.then(|| scope.spawn(|| rows.parts(&half_lives, &most)));
             let sweep = measured().map_err(wrong)?;
             let judged = judge(&sweep, rows.requests()).map_err(too_great)?;
-            let joined = suspected.map(|thread| thread.join().unwrap_or_else(|p| resume_unwind(p)));
+            let parts = parts.map(joined).transpose().map_err(too_great)?;
             Ok(Found {
                 sweep,
                 judged,
-                suspected: joined,
+                suspected: suspected.map(joined),
+                parts: parts.unwrap_or_default(),
             })
         })
     }
 
-    /// Writes the advice to standard output.
-    fn write(&self, reader: &mut LogReader, rows: Rows, found: &Found) -> Result<(), CliFailure> {
-        let Found { sweep, judged, .. } = found;
+    /// Writes the advice to standard output, and draws the peaks if a file for that is named.
+    fn write(&self, reader: &mut LogReader, rows: Rows, found: Found) -> Result<(), CliFailure> {
+        let Found {
+            sweep,
+            judged,
+            suspected,
+            parts,
+        } = found;
         let clients = sweep.peaks().clients();
         let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
-        let terms = self.log.terms(rows.unit() == "requests");
-        let (profiles, parts) = self.look_closer(reader, rows, found)?;
+        let unit = rows.unit();
+        let terms = self.log.terms(unit == "requests");
+        let further = judged.second.iter().flat_map(|(_, further)| further);
+        let touched = judged.touched.iter().chain(further);
+        let named = touched.clone().chain(&judged.below);
+        let named = named.map(|client| client.number);
+        let profiles = match unit {
+            "requests" => Profiles::of(&rows, named),
+            _ => self.log.profiles(reader, named),
+        };
+        let known = touched.map(|client| client.number);
+        let parts = rows.rules(suspected.as_ref(), parts, &sweep, known);
+        let parts = parts.map_err(too_great)?;
         let advice = Advice {
-            sweep,
-            judged,
+            sweep: &sweep,
+            judged: &judged,
             profiles: &profiles,
             parts: &parts,
             reader,
@@ -167,47 +187,12 @@ impl SuggestArgs {
             SuggestOutput::Table => write_table(&mut out, &advice)?,
             SuggestOutput::Json => write_json(&mut out, &advice)?,
         }
-        Ok(out.flush()?)
-    }
-
-    /// Describes the clients that the suggestion names, and finds rules for groups, single paths and users if all
-    /// requests of the log count alike.
-    fn look_closer(
-        &self,
-        reader: &mut LogReader,
-        rows: Rows,
-        found: &Found,
-    ) -> Result<(Profiles, PartRules), CliFailure> {
-        let Found {
-            sweep,
-            judged,
-            suspected,
-        } = found;
-        let further = judged.second.iter().flat_map(|(_, further)| further);
-        let touched: Vec<u32> = judged
-            .touched
-            .iter()
-            .chain(further)
-            .map(|client| client.number)
-            .collect();
-        let below = judged.below.iter().map(|client| client.number);
-        let named = touched.iter().copied().chain(below);
-        if rows.unit() != "requests" {
-            return Ok((self.log.profiles(reader, named), PartRules::default()));
+        out.flush()?;
+        if let Some(path) = &self.plot {
+            let figure = figure(sweep.peaks(), &judged.suggested, unit);
+            earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
         }
-        let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
-        let narrow = self.log.key.fields().iter().any(narrow);
-        let wants_parts = self.log.conditions.is_empty() && !narrow;
-        let profiles = Profiles::of(&rows, named);
-        let most = |clients: usize| most_touched(self.touch, clients);
-        let rules = rows.rules(
-            suspected.as_ref(),
-            wants_parts,
-            sweep,
-            &most,
-            touched.into_iter(),
-        );
-        Ok((profiles, rules.map_err(too_great)?))
+        Ok(())
     }
 
     fn half_lives(&self) -> Vec<Duration> {
@@ -249,6 +234,11 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
         advice.reason()
     ));
     Ok(vec![suggested.rule.clone()])
+}
+
+/// Returns the result of a thread, or panics as it did.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Returns the error of a half-life that no rule can have, which names the field itself.
