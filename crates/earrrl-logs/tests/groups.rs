@@ -421,6 +421,27 @@ fn a_class_whose_pages_ask_for_news_does_not_stand_out_and_a_program_with_its_ag
     assert!(alone("-", &pupil, 1));
 }
 
+/// The computers of a school have one agent. Each pupil logs in once, and a program again and again.
+#[test]
+fn a_class_of_one_agent_does_not_stand_out_and_a_program_that_logs_in_does() {
+    let found = |logins: usize| {
+        let mut mix = Mix::honest(4);
+        for nth in 0..1800 {
+            let path = match nth % (1800 / logins) {
+                0 => "/login".to_owned(),
+                _ => format!("/page/{}", mix.random.below(60)),
+            };
+            let class = ("198.51.100.7", "-", "Mozilla/5.0 Browser/1");
+            let status = if path == "/login" { 302 } else { 200 };
+            mix.ask(3000 + nth as u64 / 3, class, &path, status);
+        }
+        !mix.standing_out().is_empty()
+    };
+    assert!(!found(60));
+    assert!(found(1));
+    assert!(found(900));
+}
+
 /// Guesses under agents that change with each request, beside visitors who follow the dead links of a search engine.
 #[test]
 fn guesses_of_ever_new_paths_under_ever_new_agents() {
@@ -617,7 +638,7 @@ fn with_referers(seed: u64) -> Mix {
         let is_browser = line.contains("Mozilla");
         let client = line.split(' ').next().unwrap_or_default();
         if is_browser && !seen.insert(client.to_owned()) {
-            *line = line.replacen("\"-\"", "\"https://a.example/page\"", 1);
+            *line = line.replacen("\"-\"", "\"https://a.example/page/1\"", 1);
         }
     }
     mix
@@ -673,6 +694,83 @@ fn regular_readers_under_the_agents_of_all() {
             mix.ask(second, (&client, "-", &agent), &page, 200);
         }
         mix.attackers.insert(client);
+    }
+    caught(mix);
+}
+
+/// Clients that name a page of a search each time, and so never one of the site that they were on, beside visitors who
+/// come from a search once.
+#[test]
+fn readers_that_come_from_a_search_each_time() {
+    let mut mix = with_referers(146);
+    let search = "https://search.example/";
+    for nth in 0..400 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let start = mix.random.below(END / 2);
+        let pages = if nth < 80 { 30 } else { 1 };
+        for at in 0..pages {
+            let page = format!("/page/{}", mix.random.below(60));
+            let visitor = (&*client, "-", &*agent);
+            let second = start + at * 200 + mix.random.below(100);
+            mix.ask_from(search, second, visitor, &page, 200);
+        }
+        if pages > 1 {
+            mix.attackers.insert(client);
+        }
+    }
+    caught(mix);
+}
+
+/// Clients that ask for pages faster than a browser for their parts, but for no part and from no page.
+#[test]
+fn a_short_flood_of_pages_is_no_page_with_its_parts() {
+    let mut mix = with_referers(147);
+    for _ in 0..150 {
+        let client = mix.random.address();
+        let start = mix.random.below(END / 2);
+        for second in start..start + 30 {
+            let agent = mix.random.agent();
+            let page = match second % 3 {
+                0 => "/cart".to_owned(),
+                1 => format!("/users/{}", mix.random.below(500)),
+                _ => format!("/page/{}", mix.random.below(60)),
+            };
+            mix.ask(second, (&client, "-", &agent), &page, 200);
+        }
+        mix.attackers.insert(client);
+    }
+    caught(mix);
+}
+
+/// People who mistype their own passwords and give up within minutes, in a log that names them, beside guesses that go
+/// on for hours.
+#[test]
+fn users_who_give_up_are_no_guessers() {
+    let mistyped = |seed| {
+        let mut mix = Mix::honest(seed);
+        for nth in 0..150 {
+            let client = mix.random.address();
+            let agent = mix.random.agent();
+            let mut second = mix.random.below(END);
+            for _ in 0..1 + mix.random.below(7) {
+                mix.ask(
+                    second,
+                    (&client, &format!("user{nth}"), &agent),
+                    "/login",
+                    401,
+                );
+                second += 5 + mix.random.below(20);
+            }
+        }
+        mix
+    };
+    assert!(mistyped(148).found().1.is_empty());
+    let mut mix = mistyped(149);
+    for nth in 0..150 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        mix.attack(&client, (&format!("victim{nth}"), &agent), login, 600);
     }
     caught(mix);
 }

@@ -63,7 +63,7 @@ impl Field {
 
 /// Returns the path of a request's target, without the query, and without the scheme and host that
 /// requests to a proxy contain.
-pub(super) fn path_of(target: &[u8]) -> &[u8] {
+pub(crate) fn path_of(target: &[u8]) -> &[u8] {
     let behind_scheme = |scheme: &[u8]| {
         let rest = target.strip_prefix(scheme)?;
         Some(&rest[memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len())..])

@@ -23,6 +23,7 @@ use std::time::SystemTime;
 pub(crate) use detect::mostly;
 pub(crate) use detect::{LINES, detect, envelope_of};
 pub use field::Field;
+pub(crate) use field::path_of;
 pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;

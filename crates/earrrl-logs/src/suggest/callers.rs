@@ -1,7 +1,7 @@
 //! Counts the clients that ask for paths of one shape, those that ask for nothing else apart from all others.
 
 use super::habits::{Answers, Habits, MANY, OFTEN, QUICK};
-use super::rows::{NONE, Row, Rows, Table};
+use super::rows::{NONE, Referer, Row, Rows, Table};
 
 /// The least number of visitors' requests for paths of one shape, and of clients that ask for nothing else, that are
 /// compared.
@@ -36,6 +36,8 @@ pub(super) struct Shown {
     pub agents: bool,
     /// True if most requests of browsers name the page that they come from.
     pub pages: bool,
+    /// True if many requests are for the files that pages consist of.
+    pub files: bool,
 }
 
 /// The clients that ask for paths of one shape.
@@ -176,9 +178,9 @@ pub(super) fn callers(
         callers.visits += 1;
         callers.browsers += usize::from(is_first);
         callers.entries += usize::from(is_first && habits.shape == shape);
-        match row.has_referer {
-            true => callers.dressed += 1,
-            false => last[place] = Some((shape, row.time)),
+        match row.referer {
+            Referer::Own | Referer::Elsewhere => callers.dressed += 1,
+            Referer::None => last[place] = Some((shape, row.time)),
         }
     }
     for ((shape, client), (count, refused)) in counts {

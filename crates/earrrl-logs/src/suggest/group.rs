@@ -106,8 +106,8 @@ struct Parted {
     exempt: Vec<u32>,
 }
 
-/// The peak of each client's rate, with the number of its requests, by its number, and that of a client with one
-/// request.
+/// The peak of each client's rate, with the number of requests that count together, by its number, and that of a client
+/// with one request.
 struct ClientPeaks {
     peaks: Vec<(f64, u32)>,
     one: f64,
@@ -444,8 +444,8 @@ impl Scope<'_> {
         }
     }
 
-    /// Returns the peak of each client's rate, or of what it shares with others, and the number of its requests. If
-    /// `values` are named, only requests with one of them count, without those of the exempted clients.
+    /// Returns the peak of each client's rate, or of what it shares with others, and the number of the requests that
+    /// count together with its last one. If `values` are named, only requests with one of them count, without those of the exempted clients.
     fn peaks(
         &self,
         mark: Mark,
@@ -467,14 +467,17 @@ impl Scope<'_> {
                 one: known.of_one_request,
             });
         }
+        let mut counts: Table<u32, u32> = Table::default();
         for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
             let Some(value) = self.counted_as(mark, row, values) else {
                 continue;
             };
             let rate = meter.add(logged(row, value));
-            let (peak, count) = &mut peaks[row.client as usize];
-            *peak = peak.max(rate);
+            let count = counts.entry(value).or_insert(0);
             *count += 1;
+            let (peak, most) = &mut peaks[row.client as usize];
+            *peak = peak.max(rate);
+            *most = *count.max(most);
         }
         Ok(ClientPeaks {
             peaks,
@@ -503,13 +506,13 @@ impl Scope<'_> {
         let mut others = Vec::new();
         let seen = (0..).zip(peaks).filter(|(_, (_, count))| *count > 0);
         for (client, (peak, count)) in seen {
-            // Alone by its rate, a client that fails a few times is no attacker: visitors mistype passwords.
+            // By its rate alone, a client or a user that fails a few times is no attacker: visitors mistype passwords.
             let fewest = match self.suspects.against(client) {
                 Some(Suspicion::Alone) => 1,
-                Some(Suspicion::LogsIn) => FEWEST_FAILURES + 4,
+                Some(Suspicion::Mistypes) => FEWEST_FAILURES + 4,
                 _ => FEWEST_FAILURES,
             };
-            let fails_seldom = mark == Mark::Client && count < fewest;
+            let fails_seldom = !mark.is_named() && count < fewest;
             if self.left.contains(&client) && !fails_seldom {
                 suspects.push(peak);
             } else if self.is_other(client) || fails_seldom {

@@ -2,7 +2,7 @@
 //! answers.
 
 use super::agents::has_any;
-use super::rows::{NONE, Row, Rows};
+use super::rows::{NONE, Referer, Row, Rows};
 
 /// The least number of requests, and the least time in nanoseconds, that show a steady pace.
 pub(super) const STEADY: (u32, u64) = (8, 600_000_000_000);
@@ -31,10 +31,20 @@ const LOGIN_PATHS: [&str; 12] = [
     "session", "account", "verify",
 ];
 
+/// The ends of the paths of files that pages consist of.
+const FILE_ENDS: [&str; 14] = [
+    "js", "mjs", "css", "png", "jpg", "jpeg", "gif", "webp", "avif", "svg", "ico", "woff", "woff2",
+    "ttf",
+];
+
 /// The facts that the path and the user agent of a request show.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signs {
     pub is_login: bool,
+    /// True if the path is one of a file that pages consist of.
+    pub is_file: bool,
+    /// True unless the log shows that the request is for no part of a page.
+    pub may_be_part: bool,
     /// True if several clients ask for the path.
     pub is_shared: bool,
     /// True if no client ever got anything at the path.
@@ -84,6 +94,8 @@ pub(super) struct Habits {
     pub scripts: u32,
     /// The requests that name the page that they come from.
     pub referred: u32,
+    /// The number of these whose page is one of another site.
+    pub landed: u32,
     /// The user agent of the first request, the shape of its path, and the number of requests for paths of others.
     pub agent: u16,
     pub shape: u32,
@@ -99,12 +111,15 @@ pub(super) struct Habits {
     pub last_sent: u32,
     /// The requests that the server could not answer.
     pub broken: u32,
+    /// The requests for files that pages consist of.
+    pub files: u32,
     /// The requests for what browsers come to from a page, or load the parts of.
     pub of_pages: u32,
     /// The requests for what browsers ask for.
     pub visited: u32,
-    /// The requests that name a user and were not refused.
+    /// The requests that name the same user as the one before and were not refused, and the last user.
     pub named: u32,
+    pub user: u32,
     /// The time between the last two requests, and the number of times that it was as long as the one before.
     pub pause: u64,
     pub regular: u32,
@@ -175,7 +190,7 @@ impl Habits {
                 self.failed += 1;
             }
             // The parts of a page, and the links on it, may be missing.
-            status if is_refused(status) && !row.has_referer => {
+            status if is_refused(status) && row.referer == Referer::None => {
                 self.missing += 1;
                 self.own_missing += u32::from(!signs.is_shared);
                 self.missing_paths |= bit;
@@ -192,7 +207,7 @@ impl Habits {
         if is_login && signs.shows_outcome {
             self.has_login = (200..400).contains(&row.status) && !shows_form;
         }
-        if signs.is_dead && !row.has_referer {
+        if signs.is_dead && row.referer == Referer::None {
             self.dead += 1;
             self.dead_roots |= bit_of(signs.root);
         }
@@ -203,8 +218,14 @@ impl Habits {
             self.last_sent = signs.shape;
         }
         self.broken += u32::from(row.status >= 500);
+        self.files += u32::from(signs.is_file);
         self.logged_out += u32::from(row.status == 401 && !is_login);
-        self.named += u32::from(row.user != u32::MAX && !was_refused);
+        // Who names another user each time guesses, or is many people.
+        if row.user != u32::MAX {
+            let is_same = self.named == 0 || row.user == self.user;
+            self.named += u32::from(is_same && !was_refused);
+            self.user = row.user;
+        }
         self.agents |= bit_of(row.agent);
         if self.requests == 0 {
             self.first = row.time;
@@ -214,14 +235,15 @@ impl Habits {
             let pause = row.time - self.last;
             // The parts of a page are at other paths.
             let is_same = row.path == self.last_path.0 && row.path != NONE;
-            let is_part = pause < QUICK && !is_same && !row.sends;
+            let is_part = pause < QUICK && !is_same && !row.sends && signs.may_be_part;
             self.quick += u32::from(is_part || matches!(row.status, 206 | 304));
             self.regular += u32::from(pause.abs_diff(self.pause) <= pause / 8);
             self.pause = pause;
         }
         self.strays += u32::from(signs.shape != self.shape);
         self.elsewhere += u32::from(signs.shape >> 1 != self.shape >> 1);
-        self.referred += u32::from(row.has_referer);
+        self.referred += u32::from(row.referer != Referer::None);
+        self.landed += u32::from(row.referer == Referer::Elsewhere);
         self.paths |= bit;
         self.last = row.time;
         self.last_path = (row.path, row.sends);
@@ -236,15 +258,24 @@ impl Habits {
         self.browser == self.requests && self.requests > 0
     }
 
+    /// Returns true if requests name a page that they come from. Visitors come from another site a few times; who comes
+    /// so each time names a page that it was not on.
+    pub(super) fn shows_pages(&self) -> bool {
+        match self.requests < OFTEN {
+            true => self.referred > 0,
+            false => self.referred > self.landed,
+        }
+    }
+
     /// Returns true if the requests of a browser show the page that they come from, or parts of a page.
     pub(super) fn is_dressed(&self) -> bool {
-        self.referred > 0 || self.quick * 4 >= self.requests
+        self.shows_pages() || self.quick * 4 >= self.requests
     }
 
     /// Returns true if nearly all requests of a browser are for paths of one shape, and neither from a page nor for its
     /// parts.
     pub(super) fn is_alone(&self) -> bool {
-        self.referred == 0
+        !self.shows_pages()
             && self.quick * 2 < self.requests.max(2)
             && self.strays * 10 <= self.requests
     }
@@ -296,7 +327,7 @@ impl Habits {
     pub(super) fn sends_alone(&self) -> bool {
         self.pretends()
             && !self.is_known()
-            && self.referred == 0
+            && !self.shows_pages()
             && self.quick * 10 <= self.requests
             && self.sent_again + 1 >= SENT
             && self.sent * 5 >= self.requests * 2
@@ -339,6 +370,12 @@ pub(super) fn is_login(path: &[u8]) -> bool {
     let mut parts = path.rsplit(|&byte| byte == b'/');
     let last = parts.find(|part| !part.is_empty());
     last.is_some_and(|last| has_any(last, &LOGIN_PATHS))
+}
+
+/// Returns true if a path ends like those of the scripts, styles, images and fonts that pages consist of.
+pub(super) fn is_file(path: &[u8]) -> bool {
+    let end = memchr::memrchr(b'.', path).map_or(&b""[..], |dot| &path[dot + 1..]);
+    FILE_ENDS.iter().any(|file| file.as_bytes() == end)
 }
 
 /// Returns true if a status means that the request was refused. Missing paths are counted apart; what the server could

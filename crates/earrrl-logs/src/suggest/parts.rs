@@ -181,7 +181,7 @@ fn judge_path(
 ) -> Result<Option<(usize, JudgedAdvice)>, RuleError> {
     let requests = || rows.iter().map(|row| logged(row, row.client));
     let mut sweep = Sweep::new(half_lives, most, requests)?;
-    sweep.spare(&crowds(&rows, &sweep, true)?);
+    sweep.spare(&crowds(&rows, &sweep, None)?);
     let judged = standing_out(&sweep, requests())?;
     Ok(judged.map(|mut judged| {
         judged
@@ -202,6 +202,7 @@ fn standing_out(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suggest::rows::Referer;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -222,7 +223,7 @@ mod tests {
                     path,
                     agent: NONE,
                     status: 0,
-                    has_referer: false,
+                    referer: Referer::None,
                     sends: false,
                 });
             };

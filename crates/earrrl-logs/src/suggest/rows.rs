@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::agents::is_declared;
-use crate::format::Field;
+use crate::format::{Field, path_of};
 use crate::reading::{ClientNumbers, HeldBack, LoggedRequest, Requests, sort_by_time, too_many};
 
 /// The most requests that are held, at 24 bytes each.
@@ -76,6 +76,16 @@ impl Mark {
     }
 }
 
+/// The page that a request says it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Referer {
+    None,
+    /// One of another site, as of a search or of a link there.
+    Elsewhere,
+    /// One of the site itself.
+    Own,
+}
+
 /// A request by the numbers of its values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
@@ -88,8 +98,8 @@ pub(super) struct Row {
     pub agent: u16,
     /// The status of the response; 0 if the log has none.
     pub status: u16,
-    /// True if the request names the page that it comes from.
-    pub has_referer: bool,
+    /// The page that the request says it comes from.
+    pub referer: Referer,
     /// True if the request sends data to the server, as a form does: its method is not one that only reads.
     pub sends: bool,
 }
@@ -109,6 +119,11 @@ pub struct Rows {
     /// The users, or else the API keys.
     pub(super) users: ClientNumbers,
     has_users: bool,
+    /// The sites of the pages that requests come from, each with the number of requests whose page is in the log.
+    sites: Values,
+    known_pages: Vec<u32>,
+    /// The number of the site of the page that each request comes from, in the order of the lines.
+    referers: Vec<u16>,
     /// The host name of each declared crawler's address.
     pub(super) hosts: Table<u32, Box<[u8]>>,
     /// All requests, if one of them does not cost 1.
@@ -245,6 +260,7 @@ impl Rows {
                 .entry(request.client)
                 .or_insert_with(|| host.into());
         }
+        self.note_referer(values.referer);
         self.all.push(Row {
             time: request.time,
             client: request.client,
@@ -252,14 +268,50 @@ impl Rows {
             path: path.map_or(NONE, |path| self.paths.number(path)),
             agent: values.agent.map_or(NONE, |agent| self.agents.number(agent)),
             status: values.status.and_then(status).unwrap_or(0),
-            has_referer: values.referer.is_some(),
+            referer: match values.referer {
+                Some(_) => Referer::Own,
+                None => Referer::None,
+            },
             sends: values.method.is_some_and(sends),
         });
         Ok(())
     }
 
+    /// Notes the site of the page that a request comes from.
+    fn note_referer(&mut self, referer: Option<&[u8]>) {
+        let Some(referer) = referer else {
+            self.referers.push(NONE);
+            return;
+        };
+        let site = self.sites.number(site_of(referer));
+        self.referers.push(site);
+        let page = path_of(referer);
+        // Every eighth request tells as much as all.
+        let is_sample = self.referers.len().is_multiple_of(8);
+        if is_sample && page.len() > 1 && self.paths.0.known(page).is_some() {
+            let place = usize::from(site);
+            if place >= self.known_pages.len() {
+                self.known_pages.resize(place + 1, 0);
+            }
+            self.known_pages[place] += 1;
+        }
+    }
+
+    /// Tells the requests that come from the site's own pages from all others. The site is the one most of whose pages
+    /// are in the log.
+    fn find_own_site(&mut self) {
+        let known = (0..).zip(&self.known_pages);
+        let own = known.max_by_key(|(_, known)| **known).map(|(site, _)| site);
+        for (row, site) in self.all.iter_mut().zip(std::mem::take(&mut self.referers)) {
+            if row.referer != Referer::None && own.is_some_and(|own: u16| site != own) {
+                row.referer = Referer::Elsewhere;
+            }
+        }
+    }
+
     /// Puts the requests in the order of their times; those with equal times keep the order of their lines.
     pub fn sort(&mut self) {
+        self.find_own_site();
         if let Some(costly) = &mut self.costly {
             costly.sort();
         }
@@ -297,6 +349,16 @@ fn can_be_named(value: &[u8]) -> bool {
         && value.iter().all(is_plain)
         && value.trim_ascii().len() == value.len()
         && std::str::from_utf8(value).is_ok()
+}
+
+/// Returns the last two labels of the host of a page's address, which hosts such as `www.` and `shop.` share.
+fn site_of(referer: &[u8]) -> &[u8] {
+    let start = memchr::memmem::find(referer, b"://").map_or(0, |at| at + 3);
+    let host = &referer[start..];
+    let end = memchr::memchr3(b'/', b'?', b':', host).unwrap_or(host.len());
+    let host = &host[..end];
+    let mut dots = memchr::memrchr_iter(b'.', host);
+    dots.nth(1).map_or(host, |at| &host[at + 1..])
 }
 
 /// Returns the number of a status.

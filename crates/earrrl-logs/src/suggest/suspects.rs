@@ -7,9 +7,9 @@
 use super::agents::{is_browser, is_declared, is_script};
 use super::callers::{Least, Shown, callers, shape_of, shapes};
 use super::cohorts::cohorts;
-use super::habits::{Answers, Habits, STEADY, Signs, different, is_login};
+use super::habits::{Answers, Habits, STEADY, Signs, different, is_file, is_login};
 use super::networks::Networks;
-use super::rows::{NONE, Row, Rows, Table};
+use super::rows::{NONE, Referer, Row, Rows, Table};
 
 /// The least share of a client's requests that fail.
 const FAILING: f64 = 0.4;
@@ -22,6 +22,9 @@ const LOGINS: u32 = 3;
 
 /// The mean time in nanoseconds between the requests of a client that sends a form slower than a person tries again.
 const SLOW: u64 = 30_000_000_000;
+
+/// The time in nanoseconds after which a visitor who mistypes a password has given up.
+const PATIENCE: u64 = 600_000_000_000;
 
 /// The number of different refused or missing paths from which on they are guesses; fewer are dead links, or an app
 /// whose access has ended.
@@ -36,8 +39,9 @@ const GUESSED_FOLDERS: f64 = 2.0;
 pub(super) enum Suspicion {
     /// Most of its requests fail.
     Fails,
-    /// Most of its requests fail, but the last login.
-    LogsIn,
+    /// Most of its requests fail, but the last login succeeds, or it stops after minutes: as visitors do who mistype
+    /// their passwords.
+    Mistypes,
     /// Nearly all of its requests are for missing paths that nobody else asks for.
     Guesses,
     /// It asks for paths of one shape alone, which visitors reach from other pages.
@@ -62,12 +66,20 @@ impl Suspects {
         let mut owners: Vec<Option<u32>> = vec![None; usize::from(NONE) + 1];
         let mut is_shared = vec![false; usize::from(NONE) + 1];
         let mut is_alive = is_shared.clone();
+        let paths = rows.paths.names();
+        let is_file: Vec<bool> = paths.iter().map(|path| is_file(path)).collect();
+        let is_file = |row: &Row| is_file.get(usize::from(row.path)) == Some(&true);
+        let mut referred = 0;
+        let mut files = 0;
         for row in &rows.all {
             let path = usize::from(row.path);
             is_alive[path] |= matches!(row.status, 0..300 | 304 | 500..);
+            referred += usize::from(row.referer != Referer::None);
+            files += usize::from(is_file(row));
             is_shared[path] |= *owners[path].get_or_insert(row.client) != row.client;
         }
-        let paths = rows.paths.names();
+        // Where requests name the pages that they come from, those for the parts of a page do.
+        let shows_referers = referred * 10 >= rows.all.len();
         let logins: Vec<bool> = paths.iter().map(|path| is_login(path)).collect();
         let shapes = shapes(&paths);
         let roots = roots(&paths);
@@ -88,6 +100,8 @@ impl Suspects {
             let agent = usize::from(row.agent);
             let signs = Signs {
                 is_login: logins.get(path) == Some(&true),
+                is_file: is_file(row),
+                may_be_part: !shows_referers || row.referer != Referer::None || is_file(row),
                 is_shared: row.path != NONE && is_shared[path],
                 is_dead: row.path != NONE && !is_alive[path],
                 root: roots.get(path).copied().unwrap_or(NONE),
@@ -115,6 +129,7 @@ impl Suspects {
             status: rows.all.iter().any(|row| row.status != 0),
             agents: has_agents,
             pages,
+            files: files * 5 >= rows.all.len(),
         };
         for row in &rows.all {
             if let Some(callers) = callers.get(shape_of(row, &shapes) as usize) {
@@ -247,24 +262,32 @@ impl Habits {
         let missing = if guesses { self.missing } else { 0 };
         let failed = self.failed + missing + self.logins.saturating_sub(LOGINS);
         if failed > 0 && f64::from(failed) >= FAILING * f64::from(self.requests) {
-            return Some(match self.has_login {
-                true => Suspicion::LogsIn,
+            return Some(match self.has_login || self.last - self.first < PATIENCE {
+                true => Suspicion::Mistypes,
                 false => Suspicion::Fails,
             });
         }
         // Without user agents, crawlers are not known.
-        if !shown.status || !shown.agents || !self.is_steady() {
+        if !shown.agents {
             return None;
         }
-        // Where others show how they come to a page, a browser that does not is a program.
-        let is_bare = self.is_long() && !self.is_dressed() && !self.is_alone();
+        // Where others load the parts of pages, or show how they come to a page, a browser that does not is a program.
+        let is_bare = match shown.files {
+            true => self.files == 0 && !self.shows_pages(),
+            false => !self.is_dressed() && (shown.pages || self.is_steady() && shown.status),
+        };
         if is_bare
+            && self.is_long()
+            && !self.is_alone()
             && self.pretends()
             && (self.scripts == 0 || !self.is_known())
             && different(self.paths) >= GUESSED_PATHS
             && self.of_pages * 10 >= self.requests * 9
         {
             return Some(Suspicion::Alone);
+        }
+        if !shown.status || !self.is_steady() {
+            return None;
         }
         let paths = different(self.paths);
         // A browser asks for the parts of a page, too. Programs that say what they are may poll one path, and those of
