@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Nanos};
+use earrrl::Nanos;
 use redis::Value;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use crate::algorithm::{Adjustment, Packed, micros};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::script::Frame;
-use crate::ledger::{ClientId, Entry};
+use crate::ledger::{Entry, Record};
 use crate::reply::{self, Reply};
 use crate::request::KeyedCharge;
 use crate::shared::Shared;
@@ -46,33 +46,33 @@ pub(crate) async fn take_back(
     let Ok(link) = shared.connection.link(charge.group) else {
         return Ok(());
     };
-    let delivery = deliver_until(shared, &link, ClientId::of(charge), number);
+    let delivery = deliver_until(shared, &link, Record::of(charge), number);
     match shared.connection.within(charge.group, delivery).await {
         Err(fault @ Fault::Record(_)) => Err(fault),
         _ => Ok(()),
     }
 }
 
-/// Delivers a client's entries until Redis has the one with this number. Entries that cannot be
+/// Delivers a record's entries until Redis has the one with this number. Entries that cannot be
 /// delivered now are delivered later.
 async fn deliver_until(
     shared: &Arc<Shared>,
     link: &Link,
-    client: ClientId,
+    record: Record,
     number: u64,
 ) -> Result<(), Fault> {
     let ledger = &shared.ledger;
-    while ledger.lacks(&client, number) {
+    while ledger.lacks(&record, number) {
         let mut returned = pin!(ledger.returned());
         returned.as_mut().enable();
-        match ledger.drain_client(&client) {
+        match ledger.drain_record(&record, number) {
             // Delivered in a task of its own, which completes even if the caller is cancelled: only
             // this task knows the entry under way.
             Some(entry) => {
-                let one = deliver(shared.clone(), link.clone(), client.clone(), entry);
+                let one = deliver(shared.clone(), link.clone(), record.clone(), entry);
                 tokio::spawn(one).await.unwrap_or_else(stopped)?;
             }
-            None if ledger.lacks(&client, number) => returned.await,
+            None if ledger.lacks(&record, number) => returned.await,
             None => {}
         }
     }
@@ -103,29 +103,46 @@ pub(crate) async fn hand_over(
 
 async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     settle(&shared.unsettled, &shared.ledger, link, group).await?;
-    let entries = shared.ledger.drain(group);
-    let clients = entries.len();
+    // Entries that are made meanwhile are for the next attempt.
+    let last = shared.ledger.last_number();
+    let mut count = 0;
     let mut tasks = JoinSet::new();
     let mut failures = Failures::default();
-    for (client, entry) in entries {
-        if tasks.len() >= MAX_UNDER_WAY {
+    while failures.failed.is_none() {
+        let entries = shared.ledger.drain(group, last);
+        if entries.is_empty() {
+            break;
+        }
+        count += entries.len();
+        for (record, entry) in entries {
+            if tasks.len() >= MAX_UNDER_WAY {
+                failures.note(tasks.join_next().await);
+            }
+            if failures.failed.is_some() {
+                shared.ledger.put_back(&record, Some(entry));
+            } else {
+                tasks.spawn(deliver(shared.clone(), link.clone(), record, entry));
+            }
+        }
+        while !tasks.is_empty() {
             failures.note(tasks.join_next().await);
         }
-        if failures.failed.is_some() {
-            shared.ledger.put_back(&client, Some(entry));
-        } else {
-            tasks.spawn(deliver(shared.clone(), link.clone(), client, entry));
-        }
-    }
-    while !tasks.is_empty() {
-        failures.note(tasks.join_next().await);
     }
     match failures.failed.as_ref().or(failures.unusable.as_ref()) {
-        None if clients == 0 => {}
-        None => tracing::debug!(clients, group, "what was counted here is handed over"),
+        None if count == 0 => {}
+        None => tracing::debug!(
+            clients = count,
+            group,
+            "what was counted here is handed over"
+        ),
         Some(fault) => {
             let why = fault.detail();
-            tracing::warn!(clients, group, why, "not everything could be handed over");
+            tracing::warn!(
+                clients = count,
+                group,
+                why,
+                "not everything could be handed over"
+            );
         }
     }
     failures.failed.map_or(Ok(()), Err)
@@ -155,11 +172,11 @@ impl Failures {
 async fn deliver(
     shared: Arc<Shared>,
     link: Link,
-    client: ClientId,
+    record: Record,
     entry: Entry,
 ) -> Result<(), Fault> {
     let counters = &shared.connection.counters;
-    let outcome = timeout(TIMEOUT, add(&shared, link, &client, &entry)).await;
+    let outcome = timeout(TIMEOUT, add(&shared, link, &record, &entry)).await;
     let outcome = outcome.unwrap_or(Err(Fault::Late));
     if outcome.is_err() && !entry.take_backs.is_empty() {
         count(&counters.take_backs_failed);
@@ -175,7 +192,7 @@ async fn deliver(
         }
         Err(_) => Some(entry),
     };
-    shared.ledger.put_back(&client, retry);
+    shared.ledger.put_back(&record, retry);
     outcome
 }
 
@@ -183,25 +200,20 @@ async fn deliver(
 async fn add(
     shared: &Arc<Shared>,
     mut link: Link,
-    client: &ClientId,
+    record: &Record,
     entry: &Entry,
 ) -> Result<(), Fault> {
     let rule = &entry.rule;
     let limit = rule.rule.limit();
-    let charge = Charge {
-        rule: rule.id,
-        key: &client.key,
-        cost: Cost::ZERO,
-    };
-    let KeyedCharge { key, group, .. } = shared.keyed(rule.clone(), &charge, 0);
+    let Record { key, group } = record;
     let names = &shared.connection.keys;
-    let keys = [key.clone(), names.added(&key), names.given(&key)];
+    let keys = [key.clone(), names.added(key), names.given(key)];
     let script = shared.connection.scripts.get(Frame::Add, [rule.kind]);
     for _ in 0..MAX_CALLS {
         let local = shared.clocks.local();
         let mut pending = entry.pending.clone();
         let now = entry.given.unwrap_or_else(|| {
-            let now = shared.clocks.redis(group, local);
+            let now = shared.clocks.redis(*group, local);
             pending.move_clock(limit, local, now);
             now
         });
@@ -215,7 +227,7 @@ async fn add(
         let Some(at) = clock_set(&link.call(script, &keys, &args).await?) else {
             return Ok(());
         };
-        shared.clocks.offsets[group].learn(at, local, shared.clocks.local());
+        shared.clocks.offsets[*group].learn(at, local, shared.clocks.local());
     }
     Err(Fault::clock())
 }

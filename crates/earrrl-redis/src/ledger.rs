@@ -3,15 +3,15 @@
 //! ```text
 //! decisions of an outage ──────────────┐
 //! attempts under a kept denial ────────┤                      ┌ number 7 ┐  one add.lua
-//! charges that Redis must take back ───┼→ a client's entry ─→ │ and all  │ ────────────→ its record
+//! charges that Redis must take back ───┼→ a record's entry ─→ │ and all  │ ────────────→ the record
 //! units that were not spent ───────────┘                      └ changes  ┘
 //! ```
 //!
-//! A client's entry collects changes until it is sent. From then on it is not modified, and Redis applies it
-//! once, by its number, however often it is sent; a client has only one entry under way at a time, since Redis
-//! accepts them in the order of their numbers.
+//! An entry collects the changes of a record under one rule until it is sent. From then on it is not modified, and
+//! Redis applies it once, by its number, however often it is sent. A record has only one entry under way at a time,
+//! since Redis accepts them in the order of their numbers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,23 +26,18 @@ use crate::pending::{MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
 use crate::rules::PreparedRule;
 
-/// A client's key, and the rule that it is counted under, with the tag of its records: a rule has other
-/// records under another algorithm or half-life.
+/// A client's record in Redis, which several rules of one store may share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ClientId {
-    rule: RuleId,
-    tag: u32,
+pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
-    /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
-    group: usize,
+    /// The group of Cluster slots, with a circuit breaker of its own, to which the record belongs.
+    pub(crate) group: usize,
 }
 
-impl ClientId {
+impl Record {
     pub(crate) fn of(charge: &KeyedCharge) -> Self {
         Self {
-            rule: charge.rule.id,
-            tag: charge.rule.tag,
-            key: charge.client.clone(),
+            key: charge.key.clone(),
             group: charge.group,
         }
     }
@@ -51,8 +46,10 @@ impl ClientId {
 /// Changes of a client's record that Redis lacks.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The number under which Redis applies the entry. Later entries of the client have higher ones.
+    /// The number under which Redis applies the entry. Later entries of the record have higher ones.
     pub(crate) number: u64,
+    /// True if the entry may have arrived. It is not modified any more.
+    is_sent: bool,
     /// The rule under whose parameters the charges are counted, also after it was changed.
     pub(crate) rule: Arc<PreparedRule>,
     /// The time of the last charge.
@@ -64,36 +61,41 @@ pub(crate) struct Entry {
     pub(crate) given: Option<Nanos>,
 }
 
-/// The entries of a client.
+/// The entries of a record.
 #[derive(Debug, Default)]
 struct Account {
-    /// The entry that collects changes.
-    open: Option<Entry>,
-    /// An entry that was sent and may have arrived.
-    retry: Option<Entry>,
+    /// The entries to send, in the order of their numbers. The first one may have been sent before.
+    waiting: VecDeque<Entry>,
     /// The number of the entry that is under way.
     under_way: Option<u64>,
 }
 
 impl Account {
-    /// Takes the entry to send, a retry before charges that came later. Returns `None` while one is under way.
-    fn take(&mut self) -> Option<Entry> {
-        if self.under_way.is_some() {
+    /// Takes the entry to send, if its number is at most `last`. Returns `None` while one is under way.
+    fn take(&mut self, last: u64) -> Option<Entry> {
+        if self.under_way.is_some() || self.waiting.front()?.number > last {
             return None;
         }
-        let entry = self.retry.take().or_else(|| self.open.take())?;
+        let mut entry = self.waiting.pop_front()?;
+        entry.is_sent = true;
         self.under_way = Some(entry.number);
         Some(entry)
     }
 
+    /// Returns the place of the entry that collects changes under a rule.
+    fn open(&self, rule: RuleId) -> Option<usize> {
+        let is_open = |entry: &Entry| !entry.is_sent && entry.rule.id == rule;
+        self.waiting.iter().position(is_open)
+    }
+
     fn is_empty(&self) -> bool {
-        self.open.is_none() && self.retry.is_none() && self.under_way.is_none()
+        self.waiting.is_empty() && self.under_way.is_none()
     }
 }
 
-type Accounts = HashMap<ClientId, Account>;
+type Accounts = HashMap<Record, Account>;
 
-/// The pending changes of all clients, by their groups.
+/// The pending changes of all records, by their groups.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The name under which the node sends its entries. It is new at every start, since the numbers begin again.
@@ -119,8 +121,8 @@ impl Ledger {
         }
     }
 
-    fn lock(&self, client: &ClientId) -> MutexGuard<'_, Accounts> {
-        lock(&self.groups[client.group])
+    fn lock(&self, record: &Record) -> MutexGuard<'_, Accounts> {
+        lock(&self.groups[record.group])
     }
 
     /// Notes a charge. Returns false if the ledger is full or the algorithm's counts cannot be added up. Concurrent
@@ -154,30 +156,34 @@ impl Ledger {
         })
     }
 
-    /// Changes the open entry of a client, or adds one. Returns `None` if the ledger is full.
+    /// Changes the open entry of a charge's rule, or adds one. Returns `None` if the ledger is full.
     fn change<R>(
         &self,
         charge: &KeyedCharge,
         change: impl FnOnce(&mut Entry) -> Option<R>,
     ) -> Option<R> {
-        let client = ClientId::of(charge);
-        let mut accounts = self.lock(&client);
-        let is_new = accounts
-            .get(&client)
-            .is_none_or(|account| account.open.is_none());
-        if is_new && self.len() >= self.capacity {
+        let record = Record::of(charge);
+        let mut accounts = self.lock(&record);
+        let account = accounts.get(&record);
+        let open = account.and_then(|account| account.open(charge.rule.id));
+        if open.is_none() && self.len() >= self.capacity {
             return None;
         }
-        self.len.fetch_add(usize::from(is_new), Ordering::AcqRel);
-        let account = accounts.entry(client).or_default();
-        change(account.open.get_or_insert_with(|| Entry {
-            number: self.last_number.fetch_add(1, Ordering::Relaxed) + 1,
-            rule: charge.rule.clone(),
-            latest: Nanos::ZERO,
-            pending: Pending::default(),
-            take_backs: Vec::new(),
-            given: None,
-        }))
+        let account = accounts.entry(record).or_default();
+        let place = open.unwrap_or_else(|| {
+            self.len.fetch_add(1, Ordering::AcqRel);
+            account.waiting.push_back(Entry {
+                number: self.last_number.fetch_add(1, Ordering::Relaxed) + 1,
+                is_sent: false,
+                rule: charge.rule.clone(),
+                latest: Nanos::ZERO,
+                pending: Pending::default(),
+                take_backs: Vec::new(),
+                given: None,
+            });
+            account.waiting.len() - 1
+        });
+        change(&mut account.waiting[place])
     }
 
     /// Takes back a charge that was not sent yet. Returns true if it was in the ledger. If its time is `None`, the
@@ -188,19 +194,20 @@ impl Ledger {
         charged_at: Option<Nanos>,
         now: Nanos,
     ) -> bool {
-        let client = ClientId::of(charge);
-        let mut accounts = self.lock(&client);
-        let Some(account) = accounts.get_mut(&client) else {
+        let record = Record::of(charge);
+        let mut accounts = self.lock(&record);
+        let Some(account) = accounts.get_mut(&record) else {
             return false;
         };
-        let Some(entry) = &mut account.open else {
+        let Some(place) = account.open(charge.rule.id) else {
             return false;
         };
+        let entry = &mut account.waiting[place];
         let limit = entry.rule.rule.limit();
         let is_here = entry.pending.take_back(limit, charge.cost, charged_at, now);
         if entry.pending.is_empty() && entry.take_backs.is_empty() {
-            account.open = None;
-            self.left(&mut accounts, &client, 1);
+            account.waiting.remove(place);
+            self.left(&mut accounts, &record, 1);
         }
         is_here
     }
@@ -210,67 +217,75 @@ impl Ledger {
         if self.len() == 0 {
             return false;
         }
-        let client = ClientId::of(charge);
-        self.lock(&client).contains_key(&client)
+        let record = Record::of(charge);
+        self.lock(&record).contains_key(&record)
     }
 
     /// Returns true if Redis may still lack the changes of an entry.
-    pub(crate) fn lacks(&self, client: &ClientId, number: u64) -> bool {
-        self.lock(client).get(client).is_some_and(|account| {
-            let kept = account.open.iter().chain(&account.retry);
-            let mut numbers = kept.map(|entry| entry.number).chain(account.under_way);
-            numbers.any(|other| other == number)
+    pub(crate) fn lacks(&self, record: &Record, number: u64) -> bool {
+        self.lock(record).get(record).is_some_and(|account| {
+            let waiting = account.waiting.iter().map(|entry| entry.number);
+            waiting
+                .chain(account.under_way)
+                .any(|other| other == number)
         })
     }
 
-    /// Waits until an entry is delivered or put back. It may be the entry of another client.
+    /// Waits until an entry is delivered or put back. It may be the entry of another record.
     pub(crate) fn returned(&self) -> Notified<'_> {
         self.returned.notified()
     }
 
-    /// Drops the entries of a client that was reset.
+    /// Drops the entries of a record that was reset.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
-        let client = ClientId::of(charge);
-        let mut accounts = self.lock(&client);
-        let Some(account) = accounts.get_mut(&client) else {
+        let record = Record::of(charge);
+        let mut accounts = self.lock(&record);
+        let Some(account) = accounts.get_mut(&record) else {
             return;
         };
-        let dropped = [account.open.take(), account.retry.take()];
-        self.left(&mut accounts, &client, dropped.iter().flatten().count());
+        let dropped = std::mem::take(&mut account.waiting);
+        self.left(&mut accounts, &record, dropped.len());
     }
 
-    /// Notes that entries of a client have left the ledger.
-    fn left(&self, accounts: &mut Accounts, client: &ClientId, entries: usize) {
-        if accounts.get(client).is_some_and(Account::is_empty) {
-            accounts.remove(client);
+    /// Notes that entries of a record have left the ledger.
+    fn left(&self, accounts: &mut Accounts, record: &Record, entries: usize) {
+        if accounts.get(record).is_some_and(Account::is_empty) {
+            accounts.remove(record);
         }
         self.len.fetch_sub(entries, Ordering::AcqRel);
     }
 
-    /// Takes the entry of one client that can be sent. The caller must report it with
-    /// [`Ledger::put_back`]; until then no other entry of the client is returned.
-    pub(crate) fn drain_client(&self, client: &ClientId) -> Option<Entry> {
-        self.lock(client).get_mut(client)?.take()
+    /// Returns the number of the newest entry.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.last_number.load(Ordering::Relaxed)
     }
 
-    /// Takes the entries of a breaker's group, one for each client, as [`Ledger::drain_client`] does.
-    pub(crate) fn drain(&self, group: usize) -> Vec<(ClientId, Entry)> {
+    /// Takes the next entry of a record, if its number is at most `last`. The caller must report it with
+    /// [`Ledger::put_back`]; until then no other entry of the record is returned.
+    pub(crate) fn drain_record(&self, record: &Record, last: u64) -> Option<Entry> {
+        self.lock(record).get_mut(record)?.take(last)
+    }
+
+    /// Takes the next entries of a breaker's group, one for each record, as [`Ledger::drain_record`] does.
+    pub(crate) fn drain(&self, group: usize, last: u64) -> Vec<(Record, Entry)> {
         let mut accounts = lock(&self.groups[group]);
-        let entry =
-            |(client, account): (&ClientId, &mut Account)| Some((client.clone(), account.take()?));
-        accounts.iter_mut().filter_map(entry).collect()
+        let each = accounts.iter_mut();
+        each.filter_map(|(record, account)| Some((record.clone(), account.take(last)?)))
+            .collect()
     }
 
     /// Reports that an entry is delivered or dropped, or returns one that may not have arrived, so that it is sent
     /// again.
-    pub(crate) fn put_back(&self, client: &ClientId, retry: Option<Entry>) {
-        let mut accounts = self.lock(client);
+    pub(crate) fn put_back(&self, record: &Record, retry: Option<Entry>) {
+        let mut accounts = self.lock(record);
         let gone = usize::from(retry.is_none());
-        if let Some(account) = accounts.get_mut(client) {
+        if let Some(account) = accounts.get_mut(record) {
             account.under_way = None;
-            account.retry = retry;
+            if let Some(entry) = retry {
+                account.waiting.push_front(entry);
+            }
         }
-        self.left(&mut accounts, client, gone);
+        self.left(&mut accounts, record, gone);
         self.returned.notify_waiters();
     }
 
@@ -295,14 +310,12 @@ mod tests {
         let wanted = ("rule", &rule, 1, Consistency::Exact);
         let id = rules.prepare(None, &[wanted], local).unwrap()[0];
         let rule = rules.get(id).unwrap();
-        let client = client.into();
-        let key = Vec::new();
         KeyedCharge {
             rule,
-            client,
+            client: Vec::new(),
             cost: Cost::ONE,
             place: 0,
-            key,
+            key: client.into(),
             slot: 0,
             group: 0,
         }
@@ -316,36 +329,39 @@ mod tests {
             ledger.add(&charge, Nanos::ZERO, Nanos::ZERO)
         };
         assert!(add("a") && add("a") && add("b"));
-        assert!(ledger.drain(1).is_empty(), "another group has nothing");
-        let drained = ledger.drain(0);
+        assert!(
+            ledger.drain(1, u64::MAX).is_empty(),
+            "another group has nothing"
+        );
+        let drained = ledger.drain(0, u64::MAX);
         assert_eq!(drained.len(), 2);
         assert!(
             add("b") && add("c") && !add("d"),
             "entries under way take room"
         );
-        let mut other = ledger.drain(0);
-        let (client, entry) = other.pop().unwrap();
+        let mut other = ledger.drain(0, u64::MAX);
+        let (record, entry) = other.pop().unwrap();
         assert_eq!(
-            (client.key[0], other.len()),
+            (record.key[0], other.len()),
             (b'c', 0),
             "b has a lower number under way"
         );
-        ledger.put_back(&client, Some(entry));
+        ledger.put_back(&record, Some(entry));
         drained
             .into_iter()
-            .for_each(|(client, entry)| ledger.put_back(&client, Some(entry)));
+            .for_each(|(record, entry)| ledger.put_back(&record, Some(entry)));
         assert_eq!(
             (ledger.len(), add("d")),
             (4, false),
             "what came back takes room"
         );
-        let summed = |drained: Vec<(ClientId, Entry)>| {
+        let summed = |drained: Vec<(Record, Entry)>| {
             let mut all: Vec<_> = drained
                 .into_iter()
-                .map(|(client, entry)| {
-                    ledger.put_back(&client, None);
+                .map(|(record, entry)| {
+                    ledger.put_back(&record, None);
                     (
-                        client.key[0] as char,
+                        record.key[0] as char,
                         entry.number,
                         entry.pending.sum.as_f64(),
                     )
@@ -355,10 +371,39 @@ mod tests {
             all
         };
         assert_eq!(
-            summed(ledger.drain(0)),
+            summed(ledger.drain(0, u64::MAX)),
             [('a', 1, 2.0), ('b', 2, 1.0), ('c', 4, 1.0)]
         );
-        assert_eq!(summed(ledger.drain(0)), [('b', 3, 1.0)]);
+        assert_eq!(summed(ledger.drain(0, u64::MAX)), [('b', 3, 1.0)]);
+        assert_eq!(ledger.len(), 0);
+    }
+
+    /// Limits in one store have the same record for a client, and Redis drops a number below the last one of a record.
+    #[test]
+    fn rules_that_share_a_record_have_one_entry_under_way() {
+        let ledger = Ledger::new(4, 1);
+        for (id, text) in ["fixed-window 9/1h", "fixed-window 5/1h"]
+            .iter()
+            .enumerate()
+        {
+            let mut charge = asked(text, "a");
+            let mut rule = PreparedRule::clone(&charge.rule);
+            rule.id = RuleId(id as u32);
+            charge.rule = Arc::new(rule);
+            assert!(ledger.add(&charge, Nanos::ZERO, Nanos::ZERO));
+        }
+        for expected in ["fixed-window 9/1h", "fixed-window 5/1h"] {
+            let mut drained = ledger.drain(0, u64::MAX);
+            let (record, entry) = drained.pop().unwrap();
+            assert_eq!(
+                (drained.len(), entry.rule.rule.to_string()),
+                (0, expected.to_owned())
+            );
+            ledger.put_back(&record, Some(entry));
+            let (record, entry) = ledger.drain(0, u64::MAX).pop().unwrap();
+            assert_eq!(entry.rule.rule.to_string(), expected, "a retry goes first");
+            ledger.put_back(&record, None);
+        }
         assert_eq!(ledger.len(), 0);
     }
 }
