@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use earrrl::Nanos;
 use earrrl::internal::lock;
-use earrrl::{Cost, Nanos};
 use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Adjustment, AdjustmentKind, AlgorithmKind};
+use crate::algorithm::{Adjustment, AlgorithmKind};
 use crate::connection::receipt::Receipt;
 use crate::reply::Reply;
 
@@ -41,34 +41,15 @@ pub(crate) struct PackedCharge {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct UnitsWanted {
     pub(crate) want: u16,
-    pub(crate) unspent: Unspent,
-}
-
-/// The charge for units that a server has not spent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Unspent {
-    pub(crate) billionths: f64,
-    /// The microsecond at which they were charged, and the record that was charged.
-    pub(crate) charged_at: f64,
-    pub(crate) born: u32,
-}
-
-impl Unspent {
-    /// Returns the adjustment that takes the charge back; `None` if there is nothing to take back.
-    pub(crate) fn back(self) -> Option<Adjustment> {
-        (self.billionths >= 1.0).then(|| Adjustment {
-            kind: AdjustmentKind::Unspent,
-            when: self.charged_at,
-            cost: Cost::from_billionths(self.billionths as u128),
-            born: self.born,
-            ..Adjustment::default()
-        })
-    }
+    /// Takes back what was charged for units that were not spent; of cost 0 if there are none.
+    pub(crate) unspent: Adjustment,
 }
 
 /// A call of a script that decides charges of one slot, which are stored all or none.
-#[derive(Clone, Debug)]
 pub(crate) struct BatchCall {
+    pub(crate) ticket: Arc<Ticket>,
+    /// Takes the answer.
+    pub(crate) answer: oneshot::Sender<RedisResult<Option<Reply>>>,
     /// The time that the caller gave, if any.
     pub(crate) now: Option<Nanos>,
     /// The time for which the answer matters.
@@ -117,13 +98,6 @@ impl BatchCall {
     }
 }
 
-/// A call that waits to be sent, and for its answer.
-pub(crate) struct WaitingCall {
-    pub(crate) call: BatchCall,
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) answer: oneshot::Sender<RedisResult<Option<Reply>>>,
-}
-
 /// The receipt of a call, and the bit of the request's first charge.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiptPlace {
@@ -168,7 +142,7 @@ impl Ticket {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<WaitingCall>,
+    waiting: VecDeque<BatchCall>,
     in_flight: usize,
     /// True while a task sends what may be sent.
     is_sending: bool,
@@ -201,7 +175,7 @@ impl Batches {
     }
 
     /// Adds a call. Returns true if the caller must start a task that sends batches.
-    pub(crate) fn add(&self, group: usize, call: WaitingCall) -> bool {
+    pub(crate) fn add(&self, group: usize, call: BatchCall) -> bool {
         let mut queue = self.lock(group);
         queue.waiting.push_back(call);
         self.begins(&mut queue)
@@ -226,13 +200,13 @@ impl Batches {
         let waits = self.may_wait && queue.in_flight > 0 && !queue.is_far;
         let is_full = queue.waiting.len() >= MAX_BATCH;
         // A call that cannot be joined with others has nothing to wait for.
-        let is_joined = |call: &WaitingCall| call.call.charges.len() == 1;
+        let is_joined = |call: &BatchCall| call.charges.len() == 1;
         !queue.waiting.is_empty() && (!waits || is_full || !queue.waiting.iter().all(is_joined))
     }
 
     /// Returns the calls to send now, in groups of charges that are alike. If it returns none, the
     /// task that sends batches must end.
-    pub(crate) fn next(&self, group: usize) -> Option<Vec<Vec<WaitingCall>>> {
+    pub(crate) fn next(&self, group: usize) -> Option<Vec<Vec<BatchCall>>> {
         let mut queue = self.lock(group);
         if !self.may_send(&queue) {
             queue.is_sending = false;
@@ -244,11 +218,10 @@ impl Batches {
 }
 
 /// Removes and returns the first call and the calls of its slot that it can be joined with.
-fn take(waiting: &mut VecDeque<WaitingCall>) -> Vec<WaitingCall> {
+fn take(waiting: &mut VecDeque<BatchCall>) -> Vec<BatchCall> {
     let mut batch: Vec<_> = waiting.pop_front().into_iter().collect();
     let mut place = 0;
     while let (Some(first), Some(next)) = (batch.first(), waiting.get(place)) {
-        let (first, next) = (&first.call, &next.call);
         let is_same_slot = first.slot == next.slot;
         if batch.len() == MAX_BATCH || place == MAX_SEARCHED || is_same_slot && !first.joins(next) {
             break;
@@ -262,13 +235,13 @@ fn take(waiting: &mut VecDeque<WaitingCall>) -> Vec<WaitingCall> {
 }
 
 /// Groups calls whose charges are alike. The calls on one record stay in their order.
-fn grouped(calls: Vec<WaitingCall>) -> Vec<Vec<WaitingCall>> {
-    let mut groups: Vec<Vec<WaitingCall>> = Vec::new();
+fn grouped(calls: Vec<BatchCall>) -> Vec<Vec<BatchCall>> {
+    let mut groups: Vec<Vec<BatchCall>> = Vec::new();
     for call in calls {
-        let is_alike = |group: &Vec<WaitingCall>| group[0].call.is_alike(&call.call);
-        let has_key = |group: &Vec<WaitingCall>| {
+        let is_alike = |group: &Vec<BatchCall>| group[0].is_alike(&call);
+        let has_key = |group: &Vec<BatchCall>| {
             let mut others = group.iter();
-            others.any(|other| other.call.has_key_of(&call.call))
+            others.any(|other| other.has_key_of(&call))
         };
         let place = groups
             .iter()
@@ -285,7 +258,7 @@ fn grouped(calls: Vec<WaitingCall>) -> Vec<Vec<WaitingCall>> {
 mod tests {
     use super::*;
 
-    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> WaitingCall {
+    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> BatchCall {
         let charge = PackedCharge {
             kind: AlgorithmKind::TokenBucket,
             flags: 0,
@@ -293,17 +266,14 @@ mod tests {
             parameters: vec![rule],
             units: None,
         };
-        let call = BatchCall {
+        BatchCall {
+            ticket: Arc::default(),
+            answer: oneshot::channel().0,
             now: None,
             patience: Duration::ZERO,
             slot,
             charges: vec![charge; charges],
             hold: None,
-        };
-        WaitingCall {
-            call,
-            ticket: Arc::default(),
-            answer: oneshot::channel().0,
         }
     }
 
@@ -320,7 +290,7 @@ mod tests {
             batches.push(
                 batch
                     .iter()
-                    .map(|call| call.call.charges[0].key[0])
+                    .map(|call| call.charges[0].key[0])
                     .collect::<Vec<_>>(),
             );
         }
@@ -328,7 +298,7 @@ mod tests {
         let mut many: VecDeque<_> = (0..40).map(|key| call(0, key, 0, 1)).collect();
         assert_eq!(take(&mut many).len(), MAX_BATCH);
         let mut other = call(0, 9, 0, 1);
-        other.call.now = Some(Nanos::ZERO);
+        other.now = Some(Nanos::ZERO);
         let mut times = VecDeque::from([call(0, 8, 0, 1), other]);
         assert_eq!(take(&mut times).len(), 1);
     }
@@ -343,7 +313,7 @@ mod tests {
             .map(|group| {
                 group
                     .iter()
-                    .map(|call| &call.call.charges[0])
+                    .map(|call| &call.charges[0])
                     .map(|charge| (charge.parameters[0], charge.key[0]))
             })
             .map(Iterator::collect)

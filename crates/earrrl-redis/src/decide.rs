@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{Mode, Nanos};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{UNITS, flags};
@@ -253,7 +254,10 @@ pub(crate) async fn exchange(
     };
     for _ in 0..2 {
         let now = shared.clocks.present(group, request.now);
+        let (answer, answered) = oneshot::channel();
         let call = BatchCall {
+            ticket: ticket.clone(),
+            answer,
             now: request.now,
             patience: request.patience,
             slot,
@@ -262,7 +266,12 @@ pub(crate) async fn exchange(
                 .hold
                 .map(|hold| format::pack(shared, request, hold, places)),
         };
-        match send::call(shared, group, own_link, call, ticket).await? {
+        match own_link {
+            Some(link) => send::send(shared, group, link, vec![vec![call]]).await,
+            None => send::call(shared, group, call),
+        }
+        // If the sender was dropped, the deadline has passed.
+        match answered.await.map_err(|_| Fault::Late)?? {
             Some(Reply::Expired { .. }) => {}
             Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(Fault::nonsense)?;

@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, Either};
 use tokio::task::JoinHandle;
 
 use crate::deliver::{hand_over, take_back};
+use crate::hold_format::is_of_redis;
 use crate::options::{Consistency, Options};
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
@@ -363,7 +364,7 @@ impl RedisEngine {
         &self.shared
     }
 
-    pub(crate) fn request(
+    fn request(
         &self,
         charges: &[Charge<'_>],
         mode: Mode,
@@ -374,7 +375,7 @@ impl RedisEngine {
         let merged = merge_charges(charges, rule)?;
         let keyed = merged.iter().filter_map(|(place, charge)| {
             let rule = rules.get(charge.rule.0 as usize)?.clone();
-            Some(self.shared.keyed(rule, charge, *place))
+            Some(self.shared.keyed(rule, charge.key, charge.cost, *place))
         });
         Ok(Request {
             charges: keyed.collect(),
@@ -405,6 +406,123 @@ impl RedisEngine {
     }
 }
 
+/// Reservations.
+impl RedisEngine {
+    /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if
+    /// it is allowed, as [`MemoryEngine::hold`](earrrl::MemoryEngine::hold) does. Any node can
+    /// commit the reservation.
+    ///
+    /// ```no_run
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl::{Actual, Charge, Cost, Engine, HoldTerms};
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// let rule = engine.prepare("tokens", &"token-bucket 100000 refill=100000/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
+    /// let holding = engine.hold(&[charge], HoldTerms::default(), None).await?;
+    /// if let Some(id) = holding.id {
+    ///     // … the model answers with 731 tokens …
+    ///     engine.commit(id, Actual::All(Cost::from_units(731)), None).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a charge or the terms are invalid, a rule is near, this node has made as
+    /// many reservations as it may, or Redis does not answer. Nothing is reserved then.
+    pub async fn hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Result<Holding, EngineError> {
+        self.place_hold(charges, terms, now).await
+    }
+
+    /// Corrects the charges of a reservation to the actual cost, exactly once, as
+    /// [`MemoryEngine::commit`](earrrl::MemoryEngine::commit) does. Any node may do it.
+    ///
+    /// A bucket gets less back than in memory if newer reservations of its client have given
+    /// something back before, and it could have been full.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown or expired, or a cost is for a rule that is not
+    /// part of the reservation. If Redis does not answer, the
+    /// reservation may or may not be committed; a repeated commit is safe.
+    pub async fn commit(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Result<Committed, EngineError> {
+        self.commit_hold(id, actual, now).await
+    }
+
+    /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of
+    /// one of its rules of concurrent is shorter.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown, expired or committed, `ttl` is out of its
+    /// bounds, or Redis does not answer.
+    pub async fn renew(
+        &self,
+        id: HoldId,
+        ttl: Duration,
+        now: Option<Nanos>,
+    ) -> Result<(), EngineError> {
+        HoldTerms::default().ttl(ttl).check()?;
+        let shared = &self.shared;
+        let given = shared.clocks.given(now);
+        holds::renew(shared, id, ttl, given).await?;
+        shared.holds.renew(id, shared.clocks.now(given) + ttl);
+        Ok(())
+    }
+
+    /// Returns true if `id` is that of a reservation which any node made, also if that has expired, or was
+    /// committed so long ago that Redis has forgotten it.
+    ///
+    /// ```
+    /// # use earrrl::HoldId;
+    /// # use earrrl_redis::RedisEngine;
+    /// assert!(!RedisEngine::has_issued(HoldId::from_bits(7)));
+    /// ```
+    #[must_use]
+    pub fn has_issued(id: HoldId) -> bool {
+        is_of_redis(id)
+    }
+
+    /// Returns the rules of a reservation that is live or was committed lately.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown or expired, or Redis does not answer.
+    pub async fn reserved_rules(
+        &self,
+        id: HoldId,
+        now: Option<Nanos>,
+    ) -> Result<Vec<RuleId>, EngineError> {
+        let shared = &self.shared;
+        holds::rules(shared, id, shared.clocks.given(now)).await
+    }
+
+    /// Sets the most reservations of this node that may be live at a time; 100 000 by default. One
+    /// that another node commits counts until it would have expired.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// engine.set_max_reservations(10_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_max_reservations(&self, most: usize) {
+        self.shared.holds.set_most(most);
+    }
+}
+
 impl Drop for RedisEngine {
     fn drop(&mut self) {
         self.supervisor.abort();
@@ -424,7 +542,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
 
 /// Removes all charges of a client under a rule, on this node and in Redis.
 async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), EngineError> {
-    let local = shared.local.reset(charge.rule.local, &charge.client);
+    let local = shared.local.reset(charge.rule.id, &charge.client);
     local.await.ok();
     shared.ledger.forget(charge);
     shared.unsettled.forget(charge);
@@ -457,10 +575,7 @@ impl Engine for RedisEngine {
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {
-        let all = self.shared.rules.all();
-        all.iter()
-            .find(|known| known.name == name)
-            .map(|known| known.rule.clone())
+        self.shared.local.prepared(name)
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
@@ -479,7 +594,7 @@ impl Engine for RedisEngine {
         if let Err(error) = rule.accept_mode(Mode::Charge) {
             return there(Err(error));
         }
-        let keyed = self.shared.keyed(rule, charge, 0);
+        let keyed = self.shared.keyed(rule, charge.key, charge.cost, 0);
         let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
         under_way(async move {
             near::end_denial(&keyed);
@@ -495,12 +610,7 @@ impl Engine for RedisEngine {
         let Some(known) = self.shared.rules.get(rule) else {
             return there(Err(EngineError::UnknownRule(rule)));
         };
-        let charge = Charge {
-            rule,
-            key,
-            cost: Cost::ZERO,
-        };
-        let keyed = self.shared.keyed(known, &charge, 0);
+        let keyed = self.shared.keyed(known, key, Cost::ZERO, 0);
         let shared = self.shared.clone();
         under_way(async move { reset(&shared, &keyed).await })
     }

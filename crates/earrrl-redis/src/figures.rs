@@ -4,7 +4,7 @@ use earrrl::algorithm::State;
 use earrrl::internal::{Figures, Judgement, combine};
 use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
-use crate::algorithm;
+use crate::algorithm::{self, AlgorithmKind};
 use crate::reply::{Observation, ScriptVerdict};
 
 /// The judgement of a charge under a rule, and the figures after it.
@@ -30,7 +30,7 @@ pub(crate) fn decide(
     for (place, judgement) in judgements.into_iter().enumerate() {
         let (rule, cost) = charges[place];
         let limit = rule.limit();
-        let mode = match algorithm::of(limit).is_tally() {
+        let mode = match AlgorithmKind::of(limit).is_tally() {
             // The state includes the request already.
             true => Mode::Peek,
             false => judgement.settle(mode, all_pass),
@@ -49,7 +49,7 @@ fn observed_state(limit: &Limit, cost: Cost, observed: &Observation) -> Option<S
     let state = algorithm::reported(limit, &observed.state, now)?;
     // The units after the first are this node's.
     let more = Cost::from_units(u64::from(observed.granted).saturating_sub(1));
-    match algorithm::of(limit).is_tally() {
+    match AlgorithmKind::of(limit).is_tally() {
         true if observed.undone => limit.refund(Some(state), now, now, cost),
         true if !more.is_zero() => limit.refund(Some(state), now, now, more),
         _ => Some(state),

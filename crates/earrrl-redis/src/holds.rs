@@ -141,10 +141,9 @@ async fn again(
     id: HoldId,
     count: usize,
 ) -> Result<Option<Holding>, EngineError> {
-    let Some(slots) = read(shared, id, request.now).await? else {
+    let Some(held) = read(shared, id, request.now).await? else {
         return Ok(None);
     };
-    let held: Vec<_> = slots.iter().flat_map(|slot| &slot.charges).collect();
     let mut granted = vec![Cost::ZERO; count];
     for charge in &request.charges {
         let same = held.iter().find(|held| held.charge.key == charge.key);
@@ -212,25 +211,23 @@ struct HeldCharge {
     tag: u32,
 }
 
-/// The part of a reservation in one slot. The first part decides if the reservation is live.
-struct HeldSlot {
-    /// The place of the slot's tag.
-    place: usize,
-    charges: Vec<HeldCharge>,
+/// Returns the parts of a reservation in each slot. The first part decides if the reservation is live.
+fn by_slot(held: &[HeldCharge]) -> impl Iterator<Item = &[HeldCharge]> {
+    held.chunk_by(|one, other| one.charge.slot == other.charge.slot)
 }
 
-/// Returns the parts of a reservation. The expiry of one that another node made is judged by this node's
-/// idea of Redis's time, or the given time.
+/// Returns the charges of a reservation, slot by slot. The expiry of one that another node made is judged by this
+/// node's idea of Redis's time, or the given time.
 async fn find(
     shared: &Arc<Shared>,
     id: HoldId,
     given: Option<Nanos>,
-) -> Result<Vec<HeldSlot>, EngineError> {
-    let slots = match shared.holds.request(id) {
+) -> Result<Vec<HeldCharge>, EngineError> {
+    let held = match shared.holds.request(id) {
         Some(request) => own(shared, &request),
         None => read(shared, id, given).await?,
     };
-    slots.ok_or(EngineError::UnknownReservation(id))
+    held.ok_or(EngineError::UnknownReservation(id))
 }
 
 /// Returns the rules of a reservation, in the order of the request.
@@ -239,42 +236,30 @@ pub(crate) async fn rules(
     id: HoldId,
     given: Option<Nanos>,
 ) -> Result<Vec<RuleId>, EngineError> {
-    let slots = find(shared, id, given).await?;
-    let mut charges: Vec<_> = slots.iter().flat_map(|slot| &slot.charges).collect();
-    charges.sort_by_key(|held| held.charge.place);
-    Ok(charges.iter().map(|held| held.charge.rule.id).collect())
+    let mut held = find(shared, id, given).await?;
+    held.sort_by_key(|held| held.charge.place);
+    Ok(held.iter().map(|held| held.charge.rule.id).collect())
 }
 
-/// Returns the parts of a reservation that this node made.
-fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
-    let held = |place: &usize| {
-        let charge = &request.charges[*place];
+/// Returns the charges of a reservation that this node made.
+fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldCharge>> {
+    let held = |place: usize| {
+        let charge = &request.charges[place];
         let rule = shared.rules.get(charge.rule.id)?;
-        let tag = charge.rule.charge_tag;
-        let charge = match rule.tag == charge.rule.tag {
-            true => KeyedCharge {
-                rule,
-                place: *place,
-                ..charge.clone()
-            },
-            false => shared.keyed(rule, &charge.as_charge(charge.rule.id), *place),
-        };
-        Some(HeldCharge { charge, tag })
+        Some(HeldCharge {
+            charge: shared.keyed(rule, &charge.client, charge.cost, place),
+            tag: charge.rule.charge_tag,
+        })
     };
-    let slot = |places: Vec<usize>| {
-        let place = place_of(request.charges[places[0]].slot);
-        let charges = places.iter().map(held).collect::<Option<_>>()?;
-        Some(HeldSlot { place, charges })
-    };
-    request.by_slot().into_iter().map(slot).collect()
+    request.by_slot().into_iter().flatten().map(held).collect()
 }
 
-/// Reads a reservation from Redis.
+/// Reads a reservation from Redis. Returns `None` if there is none, or this node does not have one of its rules.
 async fn read(
     shared: &Arc<Shared>,
     id: HoldId,
     given: Option<Nanos>,
-) -> Result<Option<Vec<HeldSlot>>, EngineError> {
+) -> Result<Option<Vec<HeldCharge>>, EngineError> {
     let first = format::first_place(shared, id);
     let Some(hold) = read_slot(shared, id, first).await? else {
         return Ok(None);
@@ -286,17 +271,24 @@ async fn read(
     if !hold.is_committed && hold.expires <= now {
         return Ok(None);
     }
-    let others = hold.others.clone();
-    let mut slots = vec![stored(shared, first, hold)];
-    for place in others {
+    let mut parts = hold.parts;
+    for place in hold.others {
         // A part that is missing was evicted; its estimate stays.
-        slots.extend(
-            read_slot(shared, id, place)
-                .await?
-                .map(|hold| stored(shared, place, hold)),
-        );
+        let other = read_slot(shared, id, place).await?;
+        parts.extend(other.into_iter().flat_map(|other| other.parts));
     }
-    Ok(slots.into_iter().collect())
+    let rules = shared.rules.all();
+    let held = |part: StoredPart| {
+        let rule = rules.iter().find(|rule| rule.name == part.rule)?.clone();
+        let key = [&part.client[..], b":", rule.key.as_bytes()].concat();
+        let charge = KeyedCharge {
+            place: part.place,
+            ..shared.of_record(rule, key, part.cost)
+        };
+        let tag = part.tag;
+        Some(HeldCharge { charge, tag })
+    };
+    Ok(parts.into_iter().map(held).collect())
 }
 
 /// Reads the part of a reservation that is in one slot.
@@ -313,31 +305,6 @@ async fn read_slot(
         Value::BulkString(bytes) => Ok(format::read(&bytes)),
         _ => Ok(None),
     }
-}
-
-/// Returns a part of a reservation that Redis has stored; `None` if this node does not have one of its
-/// rules.
-fn stored(shared: &Shared, place: usize, hold: StoredHold) -> Option<HeldSlot> {
-    let known = shared.rules.all();
-    let charge = |part: StoredPart| {
-        let rule = known.iter().find(|rule| rule.name == part.rule)?.clone();
-        let key = [&part.client[..], b":", rule.key.as_bytes()].concat();
-        let slot = shared.connection.slot(&key);
-        let group = shared.connection.breakers.group(slot);
-        let charge = KeyedCharge {
-            rule,
-            client: Vec::new(),
-            cost: part.cost,
-            place: part.place,
-            key,
-            slot,
-            group,
-        };
-        let tag = part.tag;
-        Some(HeldCharge { charge, tag })
-    };
-    let charges = hold.parts.into_iter().map(charge).collect::<Option<_>>()?;
-    Some(HeldSlot { place, charges })
 }
 
 /// The time for which a committed reservation is remembered.
@@ -358,9 +325,8 @@ pub(crate) async fn commit(
     actual: Actual<'_>,
     given: Option<Nanos>,
 ) -> Result<Committed, EngineError> {
-    let slots = find(shared, id, given).await?;
-    let charges = || slots.iter().flat_map(|slot| &slot.charges);
-    let is_part = |rule| charges().any(|held| held.charge.rule.id == rule);
+    let held = find(shared, id, given).await?;
+    let is_part = |rule| held.iter().any(|held| held.charge.rule.id == rule);
     if let Some(rule) = actual.unknown(is_part) {
         return Err(EngineError::UnknownRule(rule));
     }
@@ -369,9 +335,10 @@ pub(crate) async fn commit(
     let cost = |HeldCharge { charge, .. }: &HeldCharge| {
         (charge.place, actual.under(charge.rule.id, charge.cost))
     };
-    let mut costs: ActualCosts = charges().map(cost).collect();
-    for (nth, slot) in slots.iter().enumerate() {
-        let reply = commit_slot(shared, id, slot, (&costs, slots.len() > 1), given).await?;
+    let mut costs: ActualCosts = held.iter().map(cost).collect();
+    let has_several = by_slot(&held).count() > 1;
+    for (nth, slot) in by_slot(&held).enumerate() {
+        let reply = commit_slot(shared, id, slot, &costs, has_several, given).await?;
         match reply.status {
             CommitStatus::Unknown if nth == 0 => {
                 shared.holds.end(id);
@@ -379,16 +346,16 @@ pub(crate) async fn commit(
             }
             CommitStatus::Repeated if nth == 0 => {
                 repeated = true;
-                if slots.len() > 1 {
-                    let first = read_slot(shared, id, slot.place).await?;
+                if has_several {
+                    let first = read_slot(shared, id, format::first_place(shared, id)).await?;
                     costs = first.map_or(costs, |hold| hold.actual);
                 }
             }
-            CommitStatus::Done | CommitStatus::Repeated | CommitStatus::Unknown => {}
+            _ => {}
         }
         let at = reply.time.or(given).unwrap_or(Nanos::ZERO);
         let states = reply.states.into_iter().map(|state| (state, at));
-        standing.extend(slot.charges.iter().map(|held| &held.charge).zip(states));
+        standing.extend(slot.iter().map(|held| &held.charge).zip(states));
     }
     standing.sort_by_key(|(charge, _)| charge.place);
     let rules = standing.iter().map(|(charge, _)| charge.rule.id);
@@ -404,21 +371,22 @@ pub(crate) async fn commit(
 async fn commit_slot(
     shared: &Arc<Shared>,
     id: HoldId,
-    slot: &HeldSlot,
-    (costs, stores): (&ActualCosts, bool),
+    slot: &[HeldCharge],
+    costs: &ActualCosts,
+    stores: bool,
     given: Option<Nanos>,
 ) -> Result<CommitReply, Fault> {
-    let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
-    let group = shared.connection.group(&keys[0]);
-    let kinds: Vec<_> = slot
-        .charges
-        .iter()
-        .map(|held| held.charge.rule.kind)
-        .collect();
-    let frame = match kinds.len() {
+    let KeyedCharge {
+        slot: number,
+        group,
+        ..
+    } = slot[0].charge;
+    let mut keys = vec![shared.connection.keys.hold(id, place_of(number))];
+    let frame = match slot.len() {
         1 => Frame::CommitOne,
         _ => Frame::Commit,
     };
+    let kinds = slot.iter().map(|held| held.charge.rule.kind);
     let script = shared.connection.scripts.get(frame, kinds);
     let mut head = Packed(time_argument(given).to_vec());
     head.numbers(&[REMEMBERED.as_millis() as f64]);
@@ -427,13 +395,13 @@ async fn commit_slot(
     }
     let now = shared.clocks.present(group, given);
     let mut args = vec![head.0];
-    for held in &slot.charges {
+    for held in slot {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
         args.push(correction(shared, held, costs, now));
     }
     let answer = shared.connection.call(group, script, &keys, &args).await?;
-    reply::commit(&answer, slot.charges.len()).ok_or_else(Fault::nonsense)
+    reply::commit(&answer, slot.len()).ok_or_else(Fault::nonsense)
 }
 
 /// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's `max_cost`:
@@ -487,22 +455,25 @@ pub(crate) async fn renew(
     ttl: Duration,
     given: Option<Nanos>,
 ) -> Result<(), EngineError> {
-    let slots = find(shared, id, given).await?;
-    let charges = slots.iter().flat_map(|slot| &slot.charges);
-    let ttl = live_for(charges.map(|held| &held.charge.rule.rule), ttl);
+    let held = find(shared, id, given).await?;
+    let ttl = live_for(held.iter().map(|held| &held.charge.rule.rule), ttl);
     let mut argument = Packed(time_argument(given).to_vec());
     argument.numbers(&format::lasts(shared, ttl));
-    for slot in &slots {
-        let key = shared.connection.keys.hold(id, slot.place);
-        let group = shared.connection.group(&key);
+    for slot in by_slot(&held) {
+        let KeyedCharge {
+            slot: number,
+            group,
+            ..
+        } = slot[0].charge;
+        let key = shared.connection.keys.hold(id, place_of(number));
         let now = shared.clocks.present(group, given);
         let moved = slot
-            .charges
             .iter()
             .map(|held| (held.charge.key.clone(), renewal(shared, held, now)));
         let first = (key, argument.0.clone());
         let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
-        let renew = shared.connection.scripts.get(Frame::Renew, []);
+        let scripts = &shared.connection.scripts;
+        let renew = scripts.get(Frame::Renew, [AlgorithmKind::Concurrent]);
         let renewed = shared.connection.call(group, renew, &keys, &args).await?;
         if renewed != Value::Int(1) {
             return Err(EngineError::UnknownReservation(id));

@@ -47,7 +47,6 @@ mod outage;
 mod pending;
 mod reply;
 mod request;
-mod reservations;
 mod rules;
 mod send;
 mod shared;

@@ -63,7 +63,7 @@ pub(crate) fn decide_here(
     })??;
     count(&shared.connection.counters.near);
     if strict && decision.is_over(0) && mode == Mode::Check {
-        let keyed = shared.keyed(rule, charge, 0);
+        let keyed = shared.keyed(rule, charge.key, cost, 0);
         // Delivered with all other changes, within a second.
         shared.ledger.add(&keyed, local, Nanos::ZERO);
     }
@@ -335,12 +335,7 @@ impl Call {
 pub(crate) fn give_back(shared: &Shared, rule: &Arc<PreparedRule>) {
     let unspent = rule.near.iter().flat_map(|table| table.end_all());
     for (key, back) in unspent {
-        let charge = Charge {
-            rule: rule.id,
-            key: &key,
-            cost: Cost::ZERO,
-        };
-        let charge = shared.keyed(rule.clone(), &charge, 0);
+        let charge = shared.keyed(rule.clone(), &key, Cost::ZERO, 0);
         shared.ledger.take_back_there(&charge, back, None);
     }
 }

@@ -52,11 +52,7 @@ async fn locally(
     failure: &Failure,
     now: Nanos,
 ) -> Result<(Decision, u64), EngineError> {
-    let charges: Vec<Charge<'_>> = request
-        .charges
-        .iter()
-        .map(|charge| charge.as_charge(charge.rule.local))
-        .collect();
+    let charges: Vec<Charge<'_>> = request.charges.iter().map(KeyedCharge::as_charge).collect();
     let decision = shared
         .local
         .decide(&charges, request.mode, Some(now))
@@ -78,8 +74,10 @@ async fn locally(
         if !stores || failure.kept >> place & 1 == 1 {
             continue;
         }
-        let known = charge.as_charge(charge.rule.local);
-        let known = shared.local.decide(&[known], Mode::Peek, Some(now)).await?;
+        let known = shared
+            .local
+            .decide(&[charge.as_charge()], Mode::Peek, Some(now))
+            .await?;
         if shared.ledger.add(charge, now, known.at + known.reset_after) {
             noted |= 1 << place;
             // A single failure opens no breaker, so the supervisor must be woken to deliver this
@@ -147,7 +145,7 @@ pub(crate) fn adopt(
         // Cannot fail, since the local engine knows every rule of a request that came this far.
         shared
             .local
-            .adopt(charge.rule.local, &charge.client, limit, state)
+            .adopt(charge.rule.id, &charge.client, limit, state)
             .ok();
     }
 }
@@ -170,6 +168,6 @@ pub(crate) fn refund(
     // The local engine's future is ready at once.
     shared
         .local
-        .refund(&charge.as_charge(charge.rule.local), charged_at, Some(now))
+        .refund(&charge.as_charge(), charged_at, Some(now))
         .into_inner()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule, RuleId};
+use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule};
 
 use crate::algorithm::micros;
 use crate::batches::UnitsWanted;
@@ -52,10 +52,9 @@ pub(crate) struct HoldRequest {
 }
 
 impl KeyedCharge {
-    /// Returns the charge under the id that an engine has given to its rule.
-    pub(crate) fn as_charge(&self, rule: RuleId) -> Charge<'_> {
+    pub(crate) fn as_charge(&self) -> Charge<'_> {
         Charge {
-            rule,
+            rule: self.rule.id,
             key: &self.client,
             cost: self.cost,
         }
@@ -74,7 +73,7 @@ impl Request {
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
         self.charges
             .iter()
-            .map(|charge| (charge.place, charge.as_charge(charge.rule.id)))
+            .map(|charge| (charge.place, charge.as_charge()))
             .collect()
     }
 

@@ -1,6 +1,5 @@
 //! The engine's rules, which are prepared once and replaced when they change.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::units::{NearTable, check_near};
 
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedRule {
+    /// The rule's id, also in this node's own engine.
     pub(crate) id: RuleId,
     pub(crate) name: String,
     /// The name of the rule's store and the tag of its records, which their keys end with. A rule whose records mean
@@ -22,11 +22,8 @@ pub(crate) struct PreparedRule {
     pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) kind: AlgorithmKind,
-    /// The tag of the rule's records, and that of its charges, which differs also after other changes of a bucket.
-    pub(crate) tag: u32,
+    /// The tag of the rule's charges, which differs from that of its records also after other changes of a bucket.
     pub(crate) charge_tag: u32,
-    /// The rule's id in this node's own engine.
-    pub(crate) local: RuleId,
     /// The clients of a near rule; `None` if every request is decided in Redis.
     pub(crate) near: Option<Arc<NearTable>>,
     /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
@@ -59,7 +56,8 @@ impl Rules {
     }
 
     /// Prepares rules under their names, with records in the store of this name or else in stores of their own. On an
-    /// error, none is prepared. `local` prepares the rules in this node's own engine; nothing can fail after that.
+    /// error, none is prepared. `local` prepares the rules in this node's own engine, which numbers them; nothing can fail
+    /// after that.
     pub(crate) fn prepare(
         &self,
         store: Option<&str>,
@@ -74,24 +72,16 @@ impl Rules {
             }
         }
         let _changing = lock(&self.changing);
-        let locals = local()?;
-        let before = self.all();
-        let each = before.iter().enumerate();
-        let mut places: HashMap<&str, usize> = each
-            .map(|(place, known)| (known.name.as_str(), place))
-            .collect();
-        let mut rules = Vec::clone(&before);
-        let mut ids = Vec::with_capacity(wanted.len());
-        for (wanted, local) in wanted.iter().zip(locals) {
-            let place = *places.entry(wanted.0).or_insert(rules.len());
-            let id = RuleId(place as u32);
+        let ids = local()?;
+        let mut rules = Vec::clone(&self.all());
+        for (wanted, &id) in wanted.iter().zip(&ids) {
+            let place = id.0 as usize;
             let store = store.unwrap_or(wanted.0);
-            let prepared = Arc::new(prepared(id, store, wanted, rules.get(place), local));
+            let prepared = Arc::new(prepared(id, store, wanted, rules.get(place)));
             match rules.get_mut(place) {
                 Some(known) => *known = prepared,
                 None => rules.push(prepared),
             }
-            ids.push(id);
         }
         self.all.store(Arc::new(rules));
         Ok(ids)
@@ -122,11 +112,9 @@ pub(crate) fn prepared(
     store: &str,
     &(name, rule, capacity, consistency): &RuleSpec<'_>,
     old: Option<&Arc<PreparedRule>>,
-    local: RuleId,
 ) -> PreparedRule {
     let limit = rule.limit();
     let kind = AlgorithmKind::of(limit);
-    let tag = algorithm::tag(limit);
     let same = old.filter(|old| old.rule == *rule);
     let near = (consistency == Consistency::Near).then(|| {
         let kept = same.and_then(|old| old.near.clone());
@@ -135,12 +123,10 @@ pub(crate) fn prepared(
     PreparedRule {
         id,
         name: name.to_owned(),
-        key: format!("{store}:{}{tag:08x}", kind.letter()),
+        key: format!("{store}:{}{:08x}", kind.letter(), algorithm::tag(limit)),
         rule: rule.clone(),
         kind,
-        tag,
         charge_tag: algorithm::charge_tag(limit),
-        local,
         near,
         without_redis: old.and_then(|old| old.without_redis),
     }

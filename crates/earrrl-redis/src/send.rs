@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use earrrl::Nanos;
 use redis::{RedisResult, Value};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{Packed, micros};
-use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket, WaitingCall};
-use crate::connection::fault::Fault;
+use crate::batches::{BatchCall, PackedCharge, ReceiptPlace};
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
@@ -26,30 +24,11 @@ use crate::status::count;
 /// later, because the server or the network was stopped, does nothing.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// Calls a script: together with other calls if there are any, or at once over a link of its own.
-pub(crate) async fn call(
-    shared: &Arc<Shared>,
-    group: usize,
-    own_link: Option<&Link>,
-    call: BatchCall,
-    ticket: &Arc<Ticket>,
-) -> Result<Option<Reply>, Fault> {
-    let (answer, answered) = oneshot::channel();
-    let call = WaitingCall {
-        call,
-        ticket: ticket.clone(),
-        answer,
-    };
-    match own_link {
-        Some(link) => send(shared, group, link, vec![vec![call]]).await,
-        None => {
-            if shared.batches.add(group, call) {
-                start(shared, group);
-            }
-        }
+/// Calls a script together with other calls, if there are any.
+pub(crate) fn call(shared: &Arc<Shared>, group: usize, call: BatchCall) {
+    if shared.batches.add(group, call) {
+        start(shared, group);
     }
-    // If the sender was dropped, the deadline has passed.
-    Ok(answered.await.map_err(|_| Fault::Late)??)
 }
 
 /// Starts to send the batches of a group.
@@ -74,7 +53,7 @@ async fn send_batches(shared: Arc<Shared>, group: usize) {
     }
 }
 
-async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
+async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<BatchCall>>) {
     let begun = Instant::now();
     if let Some(link) = shared.connection.any_link() {
         send(&shared, group, &link, calls).await;
@@ -86,12 +65,17 @@ async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCal
 
 /// Sends calls in groups of charges that are alike, and passes on their answers. Calls of a batch that
 /// Redis could not execute together are sent one by one.
-async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<WaitingCall>>) {
+pub(crate) async fn send(
+    shared: &Arc<Shared>,
+    group: usize,
+    link: &Link,
+    calls: Vec<Vec<BatchCall>>,
+) {
     let Some(first) = calls.iter().flatten().next() else {
         return;
     };
-    let slot = first.call.slot;
-    let patience = first.call.patience;
+    let slot = first.slot;
+    let patience = first.patience;
     let (receipt, calls) = with_receipt(shared, slot, calls);
     if calls.is_empty() {
         return;
@@ -99,7 +83,7 @@ async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<Wa
     let sent = shared.clocks.local();
     let latest = shared.clocks.redis(group, sent) + patience + GRACE;
     let (frame, keys, args) = script_call(&calls, receipt.as_deref(), latest);
-    let charges = calls.iter().flatten().flat_map(|call| &call.call.charges);
+    let charges = calls.iter().flatten().flat_map(|call| &call.charges);
     let kinds = charges.map(|charge| charge.kind);
     let script = shared.connection.scripts.get(frame, kinds);
     let mut own = link.clone();
@@ -128,7 +112,7 @@ async fn send(shared: &Arc<Shared>, group: usize, link: &Link, calls: Vec<Vec<Wa
 }
 
 /// Sends a call by itself. Calls that come after it do not wait for its answer.
-fn send_alone(shared: &Arc<Shared>, group: usize, link: &Link, call: WaitingCall) {
+fn send_alone(shared: &Arc<Shared>, group: usize, link: &Link, call: BatchCall) {
     let own = shared.clone();
     let link = link.clone();
     shared
@@ -142,9 +126,9 @@ fn send_alone(shared: &Arc<Shared>, group: usize, link: &Link, call: WaitingCall
 fn with_receipt(
     shared: &Shared,
     slot: u16,
-    mut calls: Vec<Vec<WaitingCall>>,
-) -> (Option<Arc<Receipt>>, Vec<Vec<WaitingCall>>) {
-    let stores = |call: &WaitingCall| call.call.charges.iter().any(|charge| charge.flags % 2 == 1);
+    mut calls: Vec<Vec<BatchCall>>,
+) -> (Option<Arc<Receipt>>, Vec<Vec<BatchCall>>) {
+    let stores = |call: &BatchCall| call.charges.iter().any(|charge| charge.flags % 2 == 1);
     let storing = calls.iter().flatten().filter(|call| stores(call)).count();
     let receipt = (storing > 0)
         .then(|| shared.connection.receipts.take(slot))
@@ -168,11 +152,11 @@ fn with_receipt(
 
 /// Returns the frame of the script for these calls, its keys and its arguments.
 fn script_call(
-    calls: &[Vec<WaitingCall>],
+    calls: &[Vec<BatchCall>],
     receipt: Option<&Receipt>,
     latest: Nanos,
 ) -> (Frame, Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let all = || calls.iter().flatten().map(|call| &call.call);
+    let all = || calls.iter().flatten();
     let charges: Vec<_> = all().flat_map(|call| &call.charges).collect();
     let hold = all().find_map(|call| call.hold.as_ref());
     let mut keys: Vec<_> = charges.iter().map(|charge| charge.key.clone()).collect();
@@ -225,8 +209,8 @@ pub(crate) fn head(
 }
 
 /// Returns the argument of a group of requests whose charges are alike.
-fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
-    let charges: Vec<&PackedCharge> = group.iter().flat_map(|call| &call.call.charges).collect();
+fn group_argument(group: &[BatchCall]) -> Vec<u8> {
+    let charges: Vec<&PackedCharge> = group.iter().flat_map(|call| &call.charges).collect();
     let Some(first) = charges.first() else {
         return Vec::new();
     };
@@ -243,7 +227,7 @@ fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
     for units in charges.iter().filter_map(|charge| charge.units) {
         packed.whole(units.want.into(), 2);
         let unspent = units.unspent;
-        packed.numbers(&[unspent.billionths, unspent.charged_at]);
+        packed.numbers(&[unspent.cost.billionths() as f64, unspent.when]);
         packed.whole(unspent.born.into(), 4);
     }
     packed.0.extend(&first.parameters);
@@ -254,7 +238,7 @@ fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
 fn read(
     frame: Frame,
     answer: RedisResult<Value>,
-    calls: &[WaitingCall],
+    calls: &[BatchCall],
 ) -> Vec<Option<RedisResult<Option<Reply>>>> {
     let same = |reply| vec![Some(reply); calls.len()];
     let bytes = match answer {
@@ -272,7 +256,7 @@ fn read(
     };
     let each = replies.into_iter().zip(calls);
     each.map(|(reply, call)| match reply {
-        Some(reply) if call.call.asks_for_units() => Some(Ok(reply.with_units())),
+        Some(reply) if call.asks_for_units() => Some(Ok(reply.with_units())),
         Some(reply) => Some(Ok(Some(reply))),
         // A call for units has no other script that could report the error.
         None => (calls.len() == 1).then_some(Ok(None)),

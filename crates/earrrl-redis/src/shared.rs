@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earrrl::internal::Preparation;
-use earrrl::{Charge, Clock, EngineError, MemoryEngine, Rule, RuleId};
+use earrrl::{Clock, Cost, EngineError, MemoryEngine, Rule, RuleId};
 
 use crate::batches::Batches;
 use crate::clocks::{Clocks, WholeMicros};
@@ -62,7 +62,7 @@ impl Shared {
             unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
             holds: LiveHolds::default(),
-            probe: Arc::new(prepared(RuleId(0), "probe", &probe, None, RuleId(0))),
+            probe: Arc::new(prepared(RuleId(0), "probe", &probe, None)),
             options,
         })
     }
@@ -86,24 +86,38 @@ impl Shared {
             .prepare(store, wanted, || self.local.prepare_all(&local))
     }
 
-    /// Returns a charge with its key, slot and group.
+    /// Returns a charge of a client with its key, slot and group.
     pub(crate) fn keyed(
         &self,
         rule: Arc<PreparedRule>,
-        charge: &Charge<'_>,
+        client: &[u8],
+        cost: Cost,
         place: usize,
     ) -> KeyedCharge {
-        let key = self.connection.keys.record(charge.key, &rule.key);
+        let key = self.connection.keys.record(client, &rule.key);
+        KeyedCharge {
+            client: client.into(),
+            place,
+            ..self.of_record(rule, key, cost)
+        }
+    }
+
+    /// Returns a charge of the record with this key.
+    pub(crate) fn of_record(
+        &self,
+        rule: Arc<PreparedRule>,
+        key: Vec<u8>,
+        cost: Cost,
+    ) -> KeyedCharge {
         let slot = self.connection.slot(&key);
-        let group = self.connection.breakers.group(slot);
         KeyedCharge {
             rule,
-            client: charge.key.into(),
-            cost: charge.cost,
-            place,
+            client: Vec::new(),
+            cost,
+            place: 0,
             key,
             slot,
-            group,
+            group: self.connection.breakers.group(slot),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::decide::exchange;
 use crate::deliver::hand_over;
-use crate::request::{KeyedCharge, Request, UNITS_PATIENCE};
+use crate::request::{Request, UNITS_PATIENCE};
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -272,17 +272,8 @@ fn probe(shared: &Shared, group: usize) -> Request {
     let mut keys = tags.map(|tag| connection.keys.probe(*tag).into_bytes());
     let is_of_group = |key: &Vec<u8>| connection.group(key) == group;
     let key = keys.find(is_of_group).unwrap_or_default();
-    let charge = KeyedCharge {
-        rule: shared.probe.clone(),
-        client: Vec::new(),
-        cost: Cost::ONE,
-        place: 0,
-        slot: connection.slot(&key),
-        key,
-        group,
-    };
     Request {
-        charges: vec![charge],
+        charges: vec![shared.of_record(shared.probe.clone(), key, Cost::ONE)],
         now: None,
         mode: Mode::Check,
         patience: shared.options.deadline,

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use earrrl::algorithm::State;
 use earrrl::internal::lock;
-use earrrl::{Action, Limit, Nanos, Rule, RuleError};
+use earrrl::{Action, Cost, Limit, Nanos, Rule, RuleError};
 use lru::LruCache;
 
-use crate::algorithm::{self, Adjustment, micros};
-use crate::batches::{UnitsWanted, Unspent};
+use crate::algorithm::{self, Adjustment, AdjustmentKind, micros};
+use crate::batches::UnitsWanted;
 
 /// The longest lease of units.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
@@ -175,17 +175,19 @@ impl Line {
         }
     }
 
-    /// Returns what was charged for units that were not spent.
-    fn unspent(&self, units: Units) -> Unspent {
+    /// Returns the adjustment that takes back what was charged for units that were not spent.
+    fn unspent(&self, units: Units) -> Adjustment {
         let unspent = match units {
             Units::Average { .. } => (self.charged - self.spent).max(0.0),
             Units::Window { .. } => f64::from(self.units),
             Units::Bucket { .. } | Units::None => 0.0,
         };
-        Unspent {
-            billionths: unspent * UNIT,
-            charged_at: micros(self.granted_at),
+        Adjustment {
+            kind: AdjustmentKind::Unspent,
+            when: micros(self.granted_at),
+            cost: Cost::from_billionths((unspent * UNIT) as u128),
             born: self.born,
+            ..Adjustment::default()
         }
     }
 
@@ -243,15 +245,17 @@ impl NearTable {
         self.shard(key).get_mut(key).map(change)
     }
 
-    /// Ends the leases of all clients about which no call is under way. Returns what was charged for units that
-    /// were not spent.
+    /// Ends the leases of all clients about which no call is under way. Returns the adjustments that take back what was
+    /// charged for units that were not spent.
     pub(crate) fn end_all(&self) -> Vec<(Box<[u8]>, Adjustment)> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             for (key, line) in shard.iter_mut().filter(|(_, line)| !line.asking) {
-                let back = line.unspent(self.units).back();
-                all.extend(back.map(|back| (key.clone(), back)));
+                let back = line.unspent(self.units);
+                if !back.cost.is_zero() {
+                    all.push((key.clone(), back));
+                }
                 line.end_grant();
             }
         }

@@ -87,11 +87,10 @@ impl UnsettledCalls {
 
     /// Drops the charges of a client that was reset.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
-        let is_same =
-            |other: &KeyedCharge| other.rule.id == charge.rule.id && other.client == charge.client;
         for unsettled in &mut *self.lock(charge.group) {
             for &place in &unsettled.call.places {
-                unsettled.done |= u64::from(is_same(&unsettled.request.charges[place])) << place;
+                let is_same = unsettled.request.charges[place].key == charge.key;
+                unsettled.done |= u64::from(is_same) << place;
             }
         }
     }
@@ -173,7 +172,10 @@ impl Unsettled {
                     let is_unwanted = twice || self.denied && !counts;
                     is_unwanted.then(|| Adjustment::take_back(Some(at), charge.cost, twice))
                 }
-                None => self.request.units.and_then(|units| units.unspent.back()),
+                None => {
+                    let unspent = self.request.units.map(|units| units.unspent);
+                    unspent.filter(|back| !back.cost.is_zero())
+                }
             };
             let noted = back.is_none_or(|back| {
                 let given = self.request.now;

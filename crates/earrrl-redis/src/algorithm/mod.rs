@@ -61,11 +61,6 @@ pub(crate) trait OnRedis {
         4
     }
 
-    /// Returns true if the records are tallies, of which scripts report a summary of the state after the request.
-    fn is_tally(&self) -> bool {
-        false
-    }
-
     /// Returns the state that a script reported at `now`: the record without the time at which it was made, or the
     /// summary of a tally.
     fn decode(&self, reported: Fields<'_>, now: Nanos) -> Option<State>;
@@ -249,6 +244,14 @@ impl AlgorithmKind {
     pub(crate) fn of(limit: &Limit) -> Self {
         limit.visit(ByLimit).0
     }
+
+    /// Returns true if the records are tallies, of which scripts report a summary of the state after the request.
+    pub(crate) fn is_tally(self) -> bool {
+        matches!(
+            self,
+            Self::SlidingLog | Self::SlidingWindow | Self::Concurrent
+        )
+    }
 }
 
 /// Returns the Redis implementation of a limit's algorithm.
@@ -324,8 +327,8 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
 /// Returns the state that a script has reported: the record before the request, or the summary of a tally after it;
 /// `None` if that is invalid.
 pub(crate) fn reported(limit: &Limit, reported: &[u8], now: Nanos) -> Option<State> {
-    let algorithm = of(limit);
-    let born = match algorithm.is_tally() {
+    let (kind, algorithm) = limit.visit(ByLimit);
+    let born = match kind.is_tally() {
         true => 0,
         false => algorithm.born_len(),
     };
@@ -335,9 +338,9 @@ pub(crate) fn reported(limit: &Limit, reported: &[u8], now: Nanos) -> Option<Sta
 /// Returns the part of a time that tells a client's record from a later one of the same key, given what a
 /// script reported at `now`. A summary ends with it.
 pub(crate) fn born(limit: &Limit, reported: &[u8], now: Nanos) -> u32 {
-    let algorithm = of(limit);
+    let (kind, algorithm) = limit.visit(ByLimit);
     let len = algorithm.born_len();
-    let from = match algorithm.is_tally() {
+    let from = match kind.is_tally() {
         true => reported.len().saturating_sub(len),
         false => 0,
     };

@@ -35,10 +35,6 @@ impl OnRedis for SlidingLog {
         packed.numbers(&[step, lives.ceil()]);
     }
 
-    fn is_tally(&self) -> bool {
-        true
-    }
-
     fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {
         summary(reported, MICROSECOND).map(State::SlidingLog)
     }
@@ -72,10 +68,6 @@ impl OnRedis for SlidingWindow {
         packed.numbers(&[quota, terms.billionths(), lives.ceil()]);
     }
 
-    fn is_tally(&self) -> bool {
-        true
-    }
-
     fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {
         summary(reported, 1).map(State::SlidingWindow)
     }
@@ -105,10 +97,6 @@ impl OnRedis for Concurrent {
         let cost = places(terms.cost.billionths().div_ceil(UNIT)) * terms.sign;
         let lives = (timeout / 1e3 + terms.linger_ms()).ceil();
         packed.numbers(&[timeout, places(self.places().into()), cost, lives]);
-    }
-
-    fn is_tally(&self) -> bool {
-        true
     }
 
     fn decode(&self, reported: Fields<'_>, _now: Nanos) -> Option<State> {

@@ -107,12 +107,6 @@ impl Script {
 }
 
 impl AlgorithmKind {
-    /// Returns true if the algorithm's record is a tally, which needs `tally.lua`. Only tallies
-    /// report a summary.
-    fn is_tally(self) -> bool {
-        !self.part("answer").is_empty()
-    }
-
     /// Returns the text under the line `-- part` in the algorithm's file, up to the next part.
     fn part(self, part: &str) -> String {
         let header = format!("\n-- {part}\n");
@@ -126,10 +120,6 @@ impl AlgorithmKind {
 
 impl Frame {
     fn compose(self, set: usize) -> String {
-        let set = match self {
-            Self::Renew => 1 << AlgorithmKind::Concurrent as usize,
-            _ => set,
-        };
         let kinds = KINDS
             .iter()
             .copied()
@@ -308,7 +298,8 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Frame; 8] = [
+    /// The frames that take every set of algorithms.
+    const ALL: [Frame; 7] = [
         Frame::Single,
         Frame::Several,
         Frame::Batch,
@@ -316,7 +307,6 @@ mod tests {
         Frame::HoldOne,
         Frame::CommitOne,
         Frame::Commit,
-        Frame::Renew,
     ];
 
     #[test]
@@ -336,8 +326,9 @@ mod tests {
     /// Returns every script for one algorithm, and those for all.
     fn all() -> Vec<String> {
         let of_one = (0..KINDS.len()).map(|bit| 1 << bit).chain([SETS - 1]);
-        let sets = of_one.flat_map(|set| ALL.map(|frame| (frame, set)));
-        sets.map(|(frame, set)| frame.compose(set)).collect()
+        let renew = Frame::Renew.compose(1 << AlgorithmKind::Concurrent as usize);
+        let sets = of_one.flat_map(|set| ALL.map(|frame| frame.compose(set)));
+        sets.chain([renew]).collect()
     }
 
     #[test]
