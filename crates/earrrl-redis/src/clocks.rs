@@ -60,7 +60,8 @@ impl Clocks {
 
     /// Converts an instant of this node's clock to Redis's time.
     pub(crate) fn redis(&self, group: usize, local: Nanos) -> Nanos {
-        later(local, self.offsets[group].get())
+        let ahead = self.offsets[group].get();
+        Nanos::new(local.get().saturating_add_signed(ahead))
     }
 }
 
@@ -87,11 +88,6 @@ impl Offset {
     pub(crate) fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// Returns the instant `by` nanoseconds after `now`.
-pub(crate) fn later(now: Nanos, by: i64) -> Nanos {
-    Nanos::new(now.get().saturating_add_signed(by))
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Mode, Nanos};
+use earrrl::Nanos;
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -115,41 +116,27 @@ async fn ask_slots(
     request: &Arc<Request>,
     slots: &[Vec<usize>],
 ) -> Result<Vec<Observation>, Failure> {
-    let calls = slots.iter().map(|places| {
-        let shared = shared.clone();
-        let request = request.clone();
-        let places = places.clone();
-        tokio::spawn(async move { ask_slot(&shared, &request, &places).await })
-    });
-    let calls: Vec<_> = calls.collect();
+    let calls = slots.iter().map(|places| ask_slot(shared, request, places));
+    let answers = join_all(calls).await;
     let mut observed: Vec<Option<Observation>> = vec![None; request.charges.len()];
     let mut fault = None;
     let mut unanswered = Vec::new();
-    for (places, call) in slots.iter().zip(calls) {
-        match call.await {
-            Ok(Ok(parts)) => {
+    for (places, answer) in slots.iter().zip(answers) {
+        match answer {
+            Ok(parts) => {
                 places
                     .iter()
                     .zip(parts)
                     .for_each(|(place, part)| observed[*place] = Some(part));
             }
-            Ok(Err(failure)) => {
+            Err(failure) => {
                 unanswered.extend(failure.unanswered);
                 fault = Some(failure.fault);
             }
-            Err(_) => fault = Some(Fault::Lost("a task was stopped".to_owned())),
         }
     }
-    let passes = fault.is_none()
-        && observed
-            .iter()
-            .zip(&request.charges)
-            .all(|(observed, charge)| {
-                let over = observed
-                    .as_ref()
-                    .is_none_or(|observed| observed.verdict == ScriptVerdict::Over);
-                !over || !charge.rule.rule.action().enforces()
-            });
+    let verdict = |place: usize| observed[place].as_ref().map(|one| one.verdict);
+    let passes = slots.iter().all(|places| passes(request, places, verdict));
     let kept = match passes {
         true => 0,
         false => undo(shared, request, slots, &mut observed).await,
@@ -173,28 +160,24 @@ async fn undo(
     observed: &mut [Option<Observation>],
 ) -> u64 {
     let mut kept = 0;
-    let mut tasks = Vec::new();
+    let mut backs = Vec::new();
     for places in slots {
         let verdict = |place: usize| observed[place].as_ref().map(|one| one.verdict);
         for place in stored(request, places, verdict) {
-            let Some(observed) = observed[place]
+            let undone = observed[place]
                 .as_ref()
-                .filter(|_| !request.is_strict(place))
-            else {
+                .filter(|_| !request.is_strict(place));
+            let Some(observed) = undone else {
                 kept |= 1 << place;
                 continue;
             };
-            let shared = shared.clone();
-            let request = request.clone();
-            let at = observed.at;
-            let back = async move {
-                take_back(&shared, &request.charges[place], Some(at), request.now).await
-            };
-            tasks.push((place, tokio::spawn(back)));
+            let charge = &request.charges[place];
+            let back = take_back(shared, charge, Some(observed.at), request.now);
+            backs.push(async move { (place, back.await) });
         }
     }
-    for (place, task) in tasks {
-        if let Ok(Err(Fault::Refused(_))) = task.await {
+    for (place, outcome) in join_all(backs).await {
+        if let Err(Fault::Refused(_)) = outcome {
             kept |= 1 << place;
         } else if let Some(observed) = &mut observed[place] {
             observed.undone = true;
@@ -203,30 +186,36 @@ async fn undo(
     kept
 }
 
+/// Returns true if no enforcing rule of these charges is over its limit. A charge without a verdict counts as one that
+/// is over it.
+fn passes(
+    request: &Request,
+    places: &[usize],
+    verdict: impl Fn(usize) -> Option<ScriptVerdict>,
+) -> bool {
+    places.iter().all(|&place| {
+        !is_over(verdict(place)) || !request.charges[place].rule.rule.action().enforces()
+    })
+}
+
+fn is_over(verdict: Option<ScriptVerdict>) -> bool {
+    verdict.is_none_or(|verdict| verdict == ScriptVerdict::Over)
+}
+
 /// Returns the charges of one call that its script stored, given its verdicts.
-pub(crate) fn stored(
+fn stored(
     request: &Request,
     places: &[usize],
     verdict: impl Fn(usize) -> Option<ScriptVerdict>,
 ) -> Vec<usize> {
-    let over = |place: usize| verdict(place).is_none_or(|verdict| verdict == ScriptVerdict::Over);
-    let enforces = |place: usize| request.charges[place].rule.rule.action().enforces();
-    let passes = places
-        .iter()
-        .all(|place| !over(*place) || !enforces(*place));
-    let stores = |place: usize| {
-        let cost = request.charges[place].cost;
-        let leaky = passes && !over(place);
-        request.mode != Mode::Peek
-            && !cost.is_zero()
-            && verdict(place).is_some()
-            && (request.is_strict(place) || leaky)
+    let passes = passes(request, places, &verdict);
+    let stores = |place: &usize| {
+        let verdict = verdict(*place);
+        verdict.is_some()
+            && request.may_store(&[*place])
+            && (request.is_strict(*place) || passes && !is_over(verdict))
     };
-    places
-        .iter()
-        .copied()
-        .filter(|place| stores(*place))
-        .collect()
+    places.iter().copied().filter(stores).collect()
 }
 
 /// Calls the script, a second time if Redis's clock was set since this node last saw its time. Returns what it saw of

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::Nanos;
+use futures_util::future::join_all;
 use redis::Value;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinError;
 use tokio::time::timeout;
 
 use crate::algorithm::{Adjustment, Packed, micros};
@@ -106,29 +107,27 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
     // Entries that are made meanwhile are for the next attempt.
     let last = shared.ledger.last_number();
     let mut count = 0;
-    let mut tasks = JoinSet::new();
-    let mut failures = Failures::default();
-    while failures.failed.is_none() {
-        let entries = shared.ledger.drain(group, last);
+    let mut failed = None;
+    let mut unusable = None;
+    while failed.is_none() {
+        let entries = shared.ledger.drain(group, last, MAX_UNDER_WAY);
         if entries.is_empty() {
             break;
         }
         count += entries.len();
-        for (record, entry) in entries {
-            if tasks.len() >= MAX_UNDER_WAY {
-                failures.note(tasks.join_next().await);
+        let deliveries = entries
+            .into_iter()
+            .map(|(record, entry)| deliver(shared.clone(), link.clone(), record, entry));
+        for outcome in join_all(deliveries).await {
+            match outcome {
+                Ok(()) => {}
+                // A fault of a single record.
+                Err(fault @ Fault::Record(_)) => unusable = Some(fault),
+                Err(fault) => failed = Some(fault),
             }
-            if failures.failed.is_some() {
-                shared.ledger.put_back(&record, Some(entry));
-            } else {
-                tasks.spawn(deliver(shared.clone(), link.clone(), record, entry));
-            }
-        }
-        while !tasks.is_empty() {
-            failures.note(tasks.join_next().await);
         }
     }
-    match failures.failed.as_ref().or(failures.unusable.as_ref()) {
+    match failed.as_ref().or(unusable.as_ref()) {
         None if count == 0 => {}
         None => tracing::debug!(
             clients = count,
@@ -145,26 +144,7 @@ async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Resul
             );
         }
     }
-    failures.failed.map_or(Ok(()), Err)
-}
-
-/// The failures of deliveries so far.
-#[derive(Default)]
-struct Failures {
-    /// A failure of Redis, which ends the delivery.
-    failed: Option<Fault>,
-    /// A failure of a single client's record.
-    unusable: Option<Fault>,
-}
-
-impl Failures {
-    fn note(&mut self, task: Option<Result<Result<(), Fault>, JoinError>>) {
-        match task {
-            Some(Ok(Err(fault @ Fault::Record(_)))) => self.unusable = Some(fault),
-            Some(Ok(Err(fault))) => self.failed = Some(fault),
-            _ => {}
-        }
-    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Delivers an entry, under the parameters under which its charges were counted. If it may have

@@ -4,7 +4,7 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::{Reserving, merge_charges};
+use earrrl::internal::{Reserving, lock, merge_charges};
 use earrrl::{
     Actual, Charge, Clock, Committed, Cost, Decision, Engine, EngineError, HoldId, HoldTerms,
     Holding, Mode, Nanos, Rule, RuleId, SystemClock,
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::deliver::{hand_over, take_back};
 use crate::hold_format::is_of_redis;
 use crate::options::{Consistency, Options};
-use crate::request::{KeyedCharge, Request};
+use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{EngineMode, Status};
 use crate::{holds, near, outage, supervisor};
@@ -386,24 +386,6 @@ impl RedisEngine {
             units: None,
         })
     }
-
-    fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
-        let given = self.shared.clocks.given(now);
-        if let Some(decision) = near::decide_here(&self.shared, charges, mode, given) {
-            return there(Ok(decision));
-        }
-        let accepted = |request: Request| {
-            request
-                .charges
-                .iter()
-                .try_for_each(|charge| charge.rule.accept_mode(mode))?;
-            Ok(request)
-        };
-        match self.request(charges, mode, given).and_then(accepted) {
-            Ok(request) => under_way(decide(self.shared.clone(), Arc::new(request))),
-            Err(error) => there(Err(error)),
-        }
-    }
 }
 
 /// Reservations.
@@ -476,7 +458,8 @@ impl RedisEngine {
         let shared = &self.shared;
         let given = shared.clocks.given(now);
         holds::renew(shared, id, ttl, given).await?;
-        shared.holds.renew(id, shared.clocks.now(given) + ttl);
+        let expires = shared.clocks.now(given) + ttl;
+        lock(&shared.holds).renew(id, expires);
         Ok(())
     }
 
@@ -519,7 +502,7 @@ impl RedisEngine {
     /// # }
     /// ```
     pub fn set_max_reservations(&self, most: usize) {
-        self.shared.holds.set_most(most);
+        lock(&self.shared.holds).most = most;
     }
 }
 
@@ -538,21 +521,6 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
         Ok(decision) => Ok(decision),
         Err(failure) => outage::decide(&shared, &request, failure).await,
     }
-}
-
-/// Removes all charges of a client under a rule, on this node and in Redis.
-async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), EngineError> {
-    let local = shared.local.reset(charge.rule.id, &charge.client);
-    local.await.ok();
-    shared.ledger.forget(charge);
-    shared.unsettled.forget(charge);
-    if let Some(table) = &charge.rule.near {
-        table.forget(&charge.client);
-    }
-    let mut delete = redis::cmd("DEL");
-    delete.arg(&charge.key);
-    shared.connection.send(charge.group, &delete).await?;
-    Ok(())
 }
 
 impl Engine for RedisEngine {
@@ -579,7 +547,21 @@ impl Engine for RedisEngine {
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
-        self.run(charges, mode, now)
+        let given = self.shared.clocks.given(now);
+        if let Some(decision) = near::decide_here(&self.shared, charges, mode, given) {
+            return there(Ok(decision));
+        }
+        let accepted = |request: Request| {
+            request
+                .charges
+                .iter()
+                .try_for_each(|charge| charge.rule.accept_mode(mode))?;
+            Ok(request)
+        };
+        match self.request(charges, mode, given).and_then(accepted) {
+            Ok(request) => under_way(decide(self.shared.clone(), Arc::new(request))),
+            Err(error) => there(Err(error)),
+        }
     }
 
     fn refund(
@@ -612,7 +594,19 @@ impl Engine for RedisEngine {
         };
         let keyed = self.shared.keyed(known, key, Cost::ZERO, 0);
         let shared = self.shared.clone();
-        under_way(async move { reset(&shared, &keyed).await })
+        under_way(async move {
+            let local = shared.local.reset(rule, &keyed.client);
+            local.await.ok();
+            shared.ledger.forget(&keyed);
+            shared.unsettled.forget(&keyed);
+            if let Some(table) = &keyed.rule.near {
+                table.forget(&keyed.client);
+            }
+            let mut delete = redis::cmd("DEL");
+            delete.arg(&keyed.key);
+            shared.connection.send(keyed.group, &delete).await?;
+            Ok(())
+        })
     }
 
     fn place_hold(

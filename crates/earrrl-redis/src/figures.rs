@@ -58,16 +58,14 @@ fn observed_state(limit: &Limit, cost: Cost, observed: &Observation) -> Option<S
 
 /// Computes the decision that a request of one unit would get under each of these rules, given the
 /// clients' states at the times at which scripts reported them.
-pub(crate) fn standing<'a>(
-    states: impl Iterator<Item = (&'a Rule, &'a (Vec<u8>, Nanos))>,
-) -> Decision {
+pub(crate) fn standing<'a>(states: impl Iterator<Item = (&'a Rule, Vec<u8>, Nanos)>) -> Decision {
     let mut at = Nanos::ZERO;
     let mut judged = Vec::new();
-    for (rule, (state, now)) in states {
+    for (rule, state, now) in states {
         let limit = rule.limit();
-        let state = algorithm::reported(limit, state, *now);
-        let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
-        at = if judged.is_empty() { *now } else { at };
+        let state = algorithm::reported(limit, &state, now);
+        let (_, allowed, figures) = limit.step(state, now, Cost::ONE, Mode::Peek);
+        at = if judged.is_empty() { now } else { at };
         let judgement = Judgement::new(rule, allowed, || figures.earliest);
         judged.push((rule, judgement, figures));
     }

@@ -161,11 +161,8 @@ pub(crate) fn pack_actual(costs: &ActualCosts, packed: &mut Packed) {
 }
 
 fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
-    let low = fields.whole(8)?;
-    let high = fields.whole(8)?;
-    Some(Cost::from_billionths(
-        u128::from(high) << 64 | u128::from(low),
-    ))
+    let billionths = fields.bytes(16)?.try_into().ok()?;
+    Some(Cost::from_billionths(u128::from_le_bytes(billionths)))
 }
 
 /// Reads the fields of a charge in the note.

@@ -12,15 +12,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::crowded;
 use earrrl::internal::grant::{GRANTS, granted, is_tried_again, live_for};
+use earrrl::internal::{crowded, lock};
 use earrrl::{
     Actual, Committed, Cost, Decision, EngineError, HoldId, HoldTerms, Holding, Mode, Nanos,
     RuleError, RuleId,
 };
 use redis::Value;
 
-use crate::algorithm::{AlgorithmKind, Packed};
+use crate::algorithm::AlgorithmKind;
 use crate::connection::fault::Fault;
 use crate::connection::script::Frame;
 use crate::decide::{Failure, ask};
@@ -91,7 +91,7 @@ async fn hold_once(
         ..request
     });
     let since = shared.clocks.now(request.now);
-    let taken = shared.holds.take(id, request.clone(), since, since + ttl)?;
+    let taken = lock(&shared.holds).take(id, request.clone(), since, since + ttl)?;
     if let Some(place) = taken {
         let peeked = peek(&shared, Request::clone(&request)).await?;
         granted.fill(Cost::ZERO);
@@ -102,7 +102,7 @@ async fn hold_once(
         let decision = outage::by_redis(&shared, &request).await;
         let decision = decision.map_err(|failure| give_up(&shared, &request, failure));
         if !decision.as_ref().is_ok_and(|decision| decision.allowed) {
-            shared.holds.end(id);
+            lock(&shared.holds).remove(id);
         }
         decision
     });
@@ -163,10 +163,9 @@ async fn again(
 /// Notes that nothing is reserved without an answer: charges that Redis may have stored are taken back, unless the
 /// caller can repeat the request.
 fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
-    if request.hold.is_some_and(|hold| hold.is_chosen) {
-        return failure.fault.into();
+    if !request.hold.is_some_and(|hold| hold.is_chosen) {
+        shared.unsettled.add(request, failure.unanswered, 0, true);
     }
-    shared.unsettled.add(request, failure.unanswered, 0, true);
     failure.fault.into()
 }
 
@@ -223,7 +222,8 @@ async fn find(
     id: HoldId,
     given: Option<Nanos>,
 ) -> Result<Vec<HeldCharge>, EngineError> {
-    let held = match shared.holds.request(id) {
+    let made_here = lock(&shared.holds).request(id);
+    let held = match made_here {
         Some(request) => own(shared, &request),
         None => read(shared, id, given).await?,
     };
@@ -341,7 +341,7 @@ pub(crate) async fn commit(
         let reply = commit_slot(shared, id, slot, &costs, has_several, given).await?;
         match reply.status {
             CommitStatus::Unknown if nth == 0 => {
-                shared.holds.end(id);
+                lock(&shared.holds).remove(id);
                 return Err(EngineError::UnknownReservation(id));
             }
             CommitStatus::Repeated if nth == 0 => {
@@ -354,16 +354,17 @@ pub(crate) async fn commit(
             _ => {}
         }
         let at = reply.time.or(given).unwrap_or(Nanos::ZERO);
-        let states = reply.states.into_iter().map(|state| (state, at));
-        standing.extend(slot.iter().map(|held| &held.charge).zip(states));
+        for (held, state) in slot.iter().zip(reply.states) {
+            standing.push((&held.charge, state, at));
+        }
     }
-    standing.sort_by_key(|(charge, _)| charge.place);
-    let rules = standing.iter().map(|(charge, _)| charge.rule.id);
+    standing.sort_by_key(|(charge, ..)| charge.place);
+    let rules: Vec<_> = standing.iter().map(|(charge, ..)| charge.rule.id).collect();
     let states = standing
-        .iter()
-        .map(|(charge, state)| (&charge.rule.rule, state));
+        .into_iter()
+        .map(|(charge, state, at)| (&charge.rule.rule, state, at));
     let committed = Committed::new(figures::standing(states), rules, repeated);
-    shared.holds.end(id);
+    lock(&shared.holds).remove(id);
     Ok(committed)
 }
 
@@ -388,7 +389,7 @@ async fn commit_slot(
     };
     let kinds = slot.iter().map(|held| held.charge.rule.kind);
     let script = shared.connection.scripts.get(frame, kinds);
-    let mut head = Packed(time_argument(given).to_vec());
+    let mut head = time_argument(given);
     head.numbers(&[REMEMBERED.as_millis() as f64]);
     if stores {
         format::pack_actual(costs, &mut head);
@@ -457,7 +458,7 @@ pub(crate) async fn renew(
 ) -> Result<(), EngineError> {
     let held = find(shared, id, given).await?;
     let ttl = live_for(held.iter().map(|held| &held.charge.rule.rule), ttl);
-    let mut argument = Packed(time_argument(given).to_vec());
+    let mut argument = time_argument(given);
     argument.numbers(&format::lasts(shared, ttl));
     for slot in by_slot(&held) {
         let KeyedCharge {

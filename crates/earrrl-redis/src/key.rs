@@ -125,7 +125,7 @@ impl Keys {
     }
 
     /// Returns the key of a node's receipts, in the slot of this tag.
-    pub(crate) fn receipts(&self, tag: &str, node: &str) -> String {
+    pub(crate) fn receipts(&self, tag: u32, node: &str) -> String {
         format!("{}receipts:{{{tag}}}:{node}", self.prefix)
     }
 

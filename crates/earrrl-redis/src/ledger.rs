@@ -266,11 +266,12 @@ impl Ledger {
         self.lock(record).get_mut(record)?.take(last)
     }
 
-    /// Takes the next entries of a breaker's group, one for each record, as [`Ledger::drain_record`] does.
-    pub(crate) fn drain(&self, group: usize, last: u64) -> Vec<(Record, Entry)> {
+    /// Takes the next entries of at most `most` records of a breaker's group, as [`Ledger::drain_record`] does.
+    pub(crate) fn drain(&self, group: usize, last: u64, most: usize) -> Vec<(Record, Entry)> {
         let mut accounts = lock(&self.groups[group]);
         let each = accounts.iter_mut();
         each.filter_map(|(record, account)| Some((record.clone(), account.take(last)?)))
+            .take(most)
             .collect()
     }
 
@@ -330,16 +331,16 @@ mod tests {
         };
         assert!(add("a") && add("a") && add("b"));
         assert!(
-            ledger.drain(1, u64::MAX).is_empty(),
+            ledger.drain(1, u64::MAX, 9).is_empty(),
             "another group has nothing"
         );
-        let drained = ledger.drain(0, u64::MAX);
+        let drained = ledger.drain(0, u64::MAX, 9);
         assert_eq!(drained.len(), 2);
         assert!(
             add("b") && add("c") && !add("d"),
             "entries under way take room"
         );
-        let mut other = ledger.drain(0, u64::MAX);
+        let mut other = ledger.drain(0, u64::MAX, 9);
         let (record, entry) = other.pop().unwrap();
         assert_eq!(
             (record.key[0], other.len()),
@@ -371,10 +372,10 @@ mod tests {
             all
         };
         assert_eq!(
-            summed(ledger.drain(0, u64::MAX)),
+            summed(ledger.drain(0, u64::MAX, 9)),
             [('a', 1, 2.0), ('b', 2, 1.0), ('c', 4, 1.0)]
         );
-        assert_eq!(summed(ledger.drain(0, u64::MAX)), [('b', 3, 1.0)]);
+        assert_eq!(summed(ledger.drain(0, u64::MAX, 9)), [('b', 3, 1.0)]);
         assert_eq!(ledger.len(), 0);
     }
 
@@ -393,14 +394,14 @@ mod tests {
             assert!(ledger.add(&charge, Nanos::ZERO, Nanos::ZERO));
         }
         for expected in ["fixed-window 9/1h", "fixed-window 5/1h"] {
-            let mut drained = ledger.drain(0, u64::MAX);
+            let mut drained = ledger.drain(0, u64::MAX, 9);
             let (record, entry) = drained.pop().unwrap();
             assert_eq!(
                 (drained.len(), entry.rule.rule.to_string()),
                 (0, expected.to_owned())
             );
             ledger.put_back(&record, Some(entry));
-            let (record, entry) = ledger.drain(0, u64::MAX).pop().unwrap();
+            let (record, entry) = ledger.drain(0, u64::MAX, 9).pop().unwrap();
             assert_eq!(entry.rule.rule.to_string(), expected, "a retry goes first");
             ledger.put_back(&record, None);
         }

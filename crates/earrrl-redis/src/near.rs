@@ -137,10 +137,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
             line.note(table.lease, local);
             line
         });
-        match line.asking {
-            true => None,
-            false => Some(line.begin(table.units, local)),
-        }
+        (!line.asking).then(|| line.begin(table.units, local))
     };
     // A Redis that is too far away is not waited for.
     let waits = !shared.connection.breakers.is_open(group);
@@ -174,7 +171,7 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
             Some(decision)
         }
         Ok(Ok(Err(failure))) => outage::decide(shared, &request, failure).await.ok(),
-        Ok(Err(_)) | Err(_) => {
+        _ => {
             shared.connection.failed(group, &Fault::Late);
             meanwhile(shared, &request).await
         }

@@ -190,7 +190,6 @@ impl Options {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self {
             urls,
-            cluster: false,
             sentinel: Some(name.to_owned()),
             ..Self::new("")
         }

@@ -30,8 +30,10 @@ pub(crate) async fn decide(
     let now = shared.clocks.now(request.now);
     let (mut decision, noted) = match shared.options.when_gone {
         WhenGone::Local => locally(shared, request, &failure, now).await?,
-        WhenGone::Allow => (by_policy(shared, request, now, true), 0),
-        WhenGone::Deny => (by_policy(shared, request, now, false), 0),
+        policy => {
+            let allows = policy == WhenGone::Allow;
+            (by_policy(shared, request, now, allows), 0)
+        }
     };
     let denied = !passed(&decision);
     shared
@@ -92,7 +94,7 @@ async fn locally(
 
 /// Decides a request regardless of its rules' limits: each rule by its own verdict for outages, or
 /// by the policy's verdict `allows` if it has none.
-pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
+fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: bool) -> Decision {
     let judged = request.charges.iter().map(|charge| {
         let allowed = charge.rule.without_redis.unwrap_or(allows);
         let rule = &charge.rule.rule;

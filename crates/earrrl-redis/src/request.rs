@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule};
 
-use crate::algorithm::micros;
+use crate::algorithm::{Packed, micros};
 use crate::batches::UnitsWanted;
 use crate::rules::PreparedRule;
 
@@ -112,8 +112,8 @@ impl Request {
     }
 }
 
-/// Returns the caller's time as an argument of a script; a number below zero stands for Redis's own
+/// Returns the beginning of a script's argument, the caller's time; a number below zero stands for Redis's own
 /// time.
-pub(crate) fn time_argument(now: Option<Nanos>) -> [u8; 8] {
-    now.map_or(-1.0, micros).to_le_bytes()
+pub(crate) fn time_argument(now: Option<Nanos>) -> Packed {
+    Packed(now.map_or(-1.0, micros).to_le_bytes().to_vec())
 }

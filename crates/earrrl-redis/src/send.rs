@@ -201,7 +201,7 @@ pub(crate) fn head(
     latest: f64,
     receipt: Option<&Receipt>,
 ) -> Packed {
-    let mut head = Packed(time_argument(now).to_vec());
+    let mut head = time_argument(now);
     head.whole((flags | Receipt::flags(receipt)).into(), 1);
     head.numbers(&[latest]);
     head.0.extend(Receipt::argument(receipt));

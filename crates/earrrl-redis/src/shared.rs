@@ -1,6 +1,6 @@
 //! The state that decisions, the supervisor and background tasks share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use earrrl::internal::Preparation;
 use earrrl::{Clock, Cost, EngineError, MemoryEngine, Rule, RuleId};
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// The decisions that wait to be sent to Redis.
     pub(crate) batches: Batches,
     /// The reservations that this node has made.
-    pub(crate) holds: LiveHolds,
+    pub(crate) holds: Mutex<LiveHolds>,
     /// The rule of the requests that show if Redis can be used.
     pub(crate) probe: Arc<PreparedRule>,
 }
@@ -61,7 +61,7 @@ impl Shared {
             ledger: Ledger::new(options.local_capacity, groups),
             unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
-            holds: LiveHolds::default(),
+            holds: Mutex::default(),
             probe: Arc::new(prepared(RuleId(0), "probe", &probe, None)),
             options,
         })

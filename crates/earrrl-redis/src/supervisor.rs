@@ -248,8 +248,7 @@ impl GroupSupervisor {
     }
 
     async fn hand_over(&self) {
-        let breakers = &self.shared.connection.breakers;
-        if breakers.is_open(self.group) && !breakers.is_far(self.group) {
+        if self.shared.connection.distant_link(self.group).is_err() {
             return;
         }
         // The delivery runs in a task of its own. On a connection that is dead without having been

@@ -284,18 +284,23 @@ pub fn max_exact_units(limit: &Limit) -> Option<u64> {
 /// Returns the tag in the keys of a limit's records: a hash of the algorithm and of the parameters without which a
 /// record cannot be interpreted.
 pub(crate) fn tag(limit: &Limit) -> u32 {
-    hash(limit, [0; 2])
+    hash(limit, &[0; 2])
 }
 
 /// Returns the tag of a limit's charges: a commit corrects a charge only under a limit with the same one.
 pub(crate) fn charge_tag(limit: &Limit) -> u32 {
-    hash(limit, of(limit).charge_meaning())
+    hash(limit, &of(limit).charge_meaning())
 }
 
-fn hash<const N: usize>(limit: &Limit, more: [u64; N]) -> u32 {
+fn hash(limit: &Limit, more: &[u64]) -> u32 {
     let kind = AlgorithmKind::of(limit) as u64;
-    let numbers = [kind].into_iter().chain(limit.meaning().1).chain(more);
-    fnv32(numbers.flat_map(u64::to_le_bytes))
+    let meaning = limit.meaning().1;
+    let numbers = [kind].into_iter().chain(meaning);
+    fnv32(
+        numbers
+            .chain(more.iter().copied())
+            .flat_map(u64::to_le_bytes),
+    )
 }
 
 /// Returns a hash that is the same on every machine. It protects against nothing.

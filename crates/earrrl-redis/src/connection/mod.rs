@@ -98,10 +98,10 @@ impl RedisConnection {
     /// Returns the link for a call that may take longer than a decision's deadline: also if the breaker is open
     /// because Redis is too far away for decisions.
     pub(crate) fn distant_link(&self, group: usize) -> Result<Link, Fault> {
-        if self.breakers.is_open(group) && !self.breakers.is_far(group) {
-            return Err(Fault::Skipped);
+        match self.breakers.is_far(group) {
+            true => self.any_link().ok_or(Fault::Skipped),
+            false => self.link(group),
         }
-        self.any_link().ok_or(Fault::Skipped)
     }
 
     /// Returns the link, even if breakers are open.

@@ -72,7 +72,7 @@ impl Receipts {
         let node = node.map_or_else(random, str::to_owned);
         let places = |tag: &u32| {
             Mutex::new(SlotPlaces {
-                key: keys.receipts(&tag.to_string(), &node).into(),
+                key: keys.receipts(*tag, &node).into(),
                 numbers: Vec::new(),
                 free: VecDeque::new(),
                 prolonged: None,

@@ -126,6 +126,7 @@ impl Frame {
             .filter(|kind| set >> *kind as usize & 1 == 1);
         let first = kinds.clone().next().unwrap_or(AlgorithmKind::Concurrent);
         let each = |one: fn(AlgorithmKind) -> String| kinds.clone().map(one).collect::<String>();
+        let corrected = |kind| filled(include_str!("../scripts/commit_algorithm.lua"), kind);
         let text = match self {
             Self::Single => single(first),
             Self::Add => filled(include_str!("../scripts/add.lua"), first),
@@ -186,11 +187,6 @@ fn judged(kind: AlgorithmKind) -> String {
          local details = ''\n--[[ details ]]\nreturn pack('<I4', born) .. details\nend\nend, \
          function()\n--[[ answer ]]\nreturn state\nend\nend\n";
     filled(text, kind)
-}
-
-/// Returns the function of commit.lua that corrects a charge by one algorithm.
-fn corrected(kind: AlgorithmKind) -> String {
-    filled(include_str!("../scripts/commit_algorithm.lua"), kind)
 }
 
 /// Returns the function of batch.lua that decides requests by one algorithm. Whole records are read together.
