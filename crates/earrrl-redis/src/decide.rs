@@ -20,7 +20,7 @@ use crate::connection::link::Link;
 use crate::deliver::take_back;
 use crate::hold_format as format;
 use crate::reply::{Observation, Reply, ScriptVerdict};
-use crate::request::Request;
+use crate::request::{KeyedCharge, Request};
 use crate::send::{self, GRACE};
 use crate::shared::Shared;
 use crate::unsettled::Unanswered;
@@ -66,7 +66,7 @@ async fn ask_slot(
     request: &Request,
     places: &[usize],
 ) -> Result<Vec<Observation>, Failure> {
-    let (group, _) = request.group_and_slot(places);
+    let group = request.charges[places[0]].group;
     let link = match request.units {
         Some(_) => shared.connection.distant_link(group),
         None => shared.connection.link(group),
@@ -227,7 +227,7 @@ pub(crate) async fn exchange(
     places: &[usize],
     ticket: &Arc<Ticket>,
 ) -> Result<Vec<Observation>, Fault> {
-    let (group, slot) = request.group_and_slot(places);
+    let KeyedCharge { slot, group, .. } = request.charges[places[0]];
     let charge = |place: &usize, now: Nanos| {
         let charge = &request.charges[*place];
         let of_units = request.units.map_or(0, |_| UNITS);

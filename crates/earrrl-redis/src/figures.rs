@@ -1,24 +1,27 @@
 //! The decisions that are computed from scripts' answers.
 
 use earrrl::algorithm::State;
-use earrrl::internal::{Figures, Judgement, combine};
+use earrrl::internal::{Figures, Judgement, combine, restore_places};
 use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
 use crate::algorithm::{self, AlgorithmKind};
 use crate::reply::{Observation, ScriptVerdict};
+use crate::request::Request;
 
 /// The judgement of a charge under a rule, and the figures after it.
 pub(crate) type Judged<'a> = (&'a Rule, Judgement, Figures);
 
-/// Computes the decision from the observations, and each client's state after it.
+/// Computes the decision on a request from the observations, and each client's state after it.
 pub(crate) fn decide(
-    charges: &[(&Rule, Cost)],
+    request: &Request,
     observed: &[Observation],
-    mode: Mode,
 ) -> (Decision, Vec<Option<State>>) {
+    let charges = &request.charges;
     let mut states = Vec::with_capacity(charges.len());
     let mut judgements = Vec::with_capacity(charges.len());
-    for (&(rule, cost), one) in charges.iter().zip(observed) {
+    for (charge, one) in charges.iter().zip(observed) {
+        let rule = &charge.rule.rule;
+        let cost = charge.cost;
         let state = observed_state(rule.limit(), cost, one);
         let peek = || rule.limit().step(state.clone(), one.at, cost, Mode::Peek);
         let is_allowed = one.verdict == ScriptVerdict::Allowed;
@@ -28,19 +31,23 @@ pub(crate) fn decide(
     let all_pass = judgements.iter().all(Judgement::passes);
     let mut judged = Vec::with_capacity(charges.len());
     for (place, judgement) in judgements.into_iter().enumerate() {
-        let (rule, cost) = charges[place];
+        let charge = &charges[place];
+        let rule = &charge.rule.rule;
         let limit = rule.limit();
         let mode = match AlgorithmKind::of(limit).is_tally() {
             // The state includes the request already.
             true => Mode::Peek,
-            false => judgement.settle(mode, all_pass),
+            false => judgement.settle(request.mode, all_pass),
         };
-        let (state, _, figures) = limit.step(states[place].take(), observed[place].at, cost, mode);
+        let (state, _, figures) =
+            limit.step(states[place].take(), observed[place].at, charge.cost, mode);
         states[place] = state;
         judged.push((rule, judgement, figures));
     }
     let at = observed.first().map_or(Nanos::ZERO, |one| one.at);
-    (combined(at, &judged), states)
+    let mut decision = combined(at, &judged);
+    restore_places(&mut decision, &request.places());
+    (decision, states)
 }
 
 /// Returns the state that a script has reported for a charge, without what was taken back or is not the client's.

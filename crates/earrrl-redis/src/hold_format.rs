@@ -85,9 +85,7 @@ pub(crate) fn pack(
     places: &[usize],
 ) -> PackedHold {
     let keys = &shared.connection.keys;
-    let own = places
-        .first()
-        .map_or(0, |place| place_of(request.charges[*place].slot));
+    let own = place_of(request.charges[places[0]].slot);
     let mut packed = Packed::default();
     packed.numbers(&lasts(shared, hold.ttl));
     for place in places {

@@ -200,7 +200,7 @@ async fn peek(shared: &Arc<Shared>, request: Request) -> Result<Decision, Engine
     let observed = ask(shared, &request)
         .await
         .map_err(|failure| failure.fault)?;
-    Ok(figures::decide(&request.rules(), &observed, Mode::Peek).0)
+    Ok(figures::decide(&request, &observed).0)
 }
 
 /// A charge of a reservation. Its rule and its key are the present ones, and its cost is the estimate.

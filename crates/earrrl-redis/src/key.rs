@@ -9,6 +9,8 @@
 //! braces, `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis,
 //! a keyed hash replaces them.
 
+use std::collections::BTreeMap;
+
 use crc16::{State, XMODEM};
 use earrrl::HoldId;
 use hmac::{Hmac, Mac};
@@ -83,22 +85,16 @@ impl Keys {
 
     /// Returns the key of a client's record. `name` consists of the rule's name and the tag of its records.
     pub(crate) fn record(&self, client: &[u8], name: &str) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.prefix.len() + client.len() + name.len() + 3);
-        key.extend(self.prefix.as_bytes());
-        let begin = key.len();
-        key.push(b'{');
-        match &self.clients {
-            ClientKeys::Escaped => escape(client, &mut key),
-            ClientKeys::Hashed(secret) => hash(secret, client, &mut key),
+        let client = match &self.clients {
+            ClientKeys::Escaped => escaped(client),
+            ClientKeys::Hashed(secret) => hashed(secret, client),
+        };
+        let prefix = &self.prefix;
+        if self.tags.is_empty() {
+            return format!("{prefix}{{{client}}}:{name}").into_bytes();
         }
-        key.extend(b"}");
-        if !self.tags.is_empty() {
-            let tag = self.tags[place_of(slot(&key[begin..]))];
-            key.splice(begin..begin, format!("{{{tag}}}").into_bytes());
-        }
-        key.push(b':');
-        key.extend(name.as_bytes());
-        key
+        let tag = self.tags[place_of(slot(client.as_bytes()))];
+        format!("{prefix}{{{tag}}}{{{client}}}:{name}").into_bytes()
     }
 
     /// Returns the key of the numbers of the last contributions to a client's record, in the same slot.
@@ -143,42 +139,43 @@ pub(crate) fn place_of(slot: u16) -> usize {
 /// Returns the tags: for each of the slots' ranges the smallest number that is in the range if it is
 /// used as a hash tag.
 fn tags() -> Vec<u32> {
-    let mut tags = vec![None; TAGS];
-    let mut left = TAGS;
-    for number in 0u32.. {
-        let tag = &mut tags[place_of(slot(number.to_string().as_bytes()))];
-        if tag.is_none() {
-            (*tag, left) = (Some(number), left - 1);
-        }
-        if left == 0 {
-            break;
-        }
+    let mut tags = BTreeMap::new();
+    let mut number = 0;
+    while tags.len() < TAGS {
+        let place = place_of(slot(number.to_string().as_bytes()));
+        tags.entry(place).or_insert(number);
+        number += 1;
     }
-    tags.into_iter().flatten().collect()
+    tags.into_values().collect()
 }
 
-/// Writes an escaped name. The empty name becomes `%`, since Redis ignores an empty hash tag and
+/// Returns an escaped name. That of the empty name is `%`, since Redis ignores an empty hash tag and
 /// hashes the whole key.
-fn escape(client: &[u8], key: &mut Vec<u8>) {
+fn escaped(client: &[u8]) -> String {
     if client.is_empty() {
-        key.push(b'%');
+        return "%".to_owned();
     }
+    let mut escaped = String::with_capacity(client.len());
     for &byte in client {
         if byte.is_ascii_graphic() && !b"{}%".contains(&byte) {
-            key.push(byte);
+            escaped.push(byte.into());
         } else {
-            key.extend(format!("%{byte:02X}").into_bytes());
+            escaped += &format!("%{byte:02X}");
         }
     }
+    escaped
 }
 
-fn hash(secret: &[u8], client: &[u8], key: &mut Vec<u8>) {
-    if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) {
-        mac.update(client);
-        for byte in &mac.finalize().into_bytes()[..16] {
-            key.extend(format!("{byte:02X}").into_bytes());
-        }
-    }
+fn hashed(secret: &[u8], client: &[u8]) -> String {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
+        return String::new();
+    };
+    mac.update(client);
+    let hash = mac.finalize().into_bytes();
+    hash[..16]
+        .iter()
+        .map(|byte| format!("{byte:02X}"))
+        .collect()
 }
 
 /// Returns the slot of a key: the hash of the text between its first braces.

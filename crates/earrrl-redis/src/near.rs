@@ -14,9 +14,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::algorithm::State;
-use earrrl::internal::{Figures, Judgement, restore_places};
-use earrrl::{Charge, Cost, Decision, Limit, Mode, Nanos, Policy, Rule, Wait};
+use earrrl::internal::{Figures, Judgement};
+use earrrl::{Charge, Cost, Decision, Mode, Nanos, Policy, Rule, Wait};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -56,8 +55,8 @@ pub(crate) fn decide_here(
         // In simulated time nobody delivers attempts, so a strict rule's are asked for.
         let is_kept = local < line.denied_until && !(strict && given.is_some());
         let rule = &rule.rule;
-        match spend(rule, table, line, (cost, mode), local, now) {
-            None if is_kept => deny(rule, line, (cost, mode), now),
+        match spend(rule, table, line, cost, mode, local, now) {
+            None if is_kept => deny(rule, line, cost, mode, now),
             spent => spent,
         }
     })??;
@@ -76,7 +75,8 @@ fn spend(
     rule: &Rule,
     table: &NearTable,
     line: &mut Line,
-    (cost, mode): (Cost, Mode),
+    cost: Cost,
+    mode: Mode,
     local: Nanos,
     now: Nanos,
 ) -> Option<Decision> {
@@ -101,7 +101,7 @@ fn spend(
 }
 
 /// Denies a request by the state that Redis has reported, if that still denies it.
-fn deny(rule: &Rule, line: &mut Line, (cost, mode): (Cost, Mode), now: Nanos) -> Option<Decision> {
+fn deny(rule: &Rule, line: &mut Line, cost: Cost, mode: Mode, now: Nanos) -> Option<Decision> {
     let (state, allowed, figures) = rule.limit().step(line.state.clone(), now, cost, mode);
     if allowed {
         return None;
@@ -237,53 +237,46 @@ impl Call {
                 return;
             }
         };
-        let rules = self.request.rules();
         let observed = std::slice::from_ref(&one);
-        let (mut decision, states) = figures::decide(&rules, observed, Mode::Check);
-        restore_places(&mut decision, &self.request.places());
+        let (decision, states) = figures::decide(&self.request, observed);
         let state = states.into_iter().next().flatten();
+        let limit = self.request.charges[0].rule.rule.limit();
         // The client's state with all granted units.
         let mut charged = state.clone();
         if one.granted > 1 {
             let more = Cost::from_units(u64::from(one.granted) - 1);
-            let limit = self.request.charges[0].rule.rule.limit();
             limit.admit(&mut charged, one.at, more, Mode::Charge);
         }
-        let good_for = self.good_for(charged.clone(), one.at);
+        let good_for = self.table.good_for(limit, charged.clone(), one.at);
         outage::adopt(&self.shared, &self.request, observed, vec![charged]);
         let wait = decision.earliest();
         // Sent while the client is locked, so that its next request finds the units.
         let mut shard = self.table.shard(key);
         let is_used = answer.send(Ok(decision)).is_ok();
         if let Some(line) = shard.get_mut(&key[..]) {
-            self.note(line, &one, state, (is_used, wait, good_for));
+            line.asking = false;
+            line.state = state;
+            match one.verdict {
+                ScriptVerdict::Over => self.deny(line, wait),
+                _ => self.grant(line, &one, is_used, good_for),
+            }
         }
     }
 
-    /// Notes an answer. `is_used` is true if the request that was sent uses a unit.
-    fn note(
-        &self,
-        line: &mut Line,
-        one: &Observation,
-        state: Option<State>,
-        (is_used, wait, good_for): (bool, Wait, Duration),
-    ) {
-        let charge = &self.request.charges[0];
-        let limit = charge.rule.rule.limit();
-        line.asking = false;
-        line.state = state;
-        if one.verdict == ScriptVerdict::Over {
-            let until = wait.duration().unwrap_or(DENIED_FOR).min(DENIED_FOR);
-            let now = self.shared.clocks.now(self.request.now);
-            line.denied_until = now + until;
-            line.wary_until = now + DENIED_FOR;
-            // A leaky rule has stored nothing, so the next call gives the units back. A window's are given
-            // back only to a request that passes.
-            if limit.policy() == Policy::Strict {
-                line.end_grant();
-            }
-            return;
+    /// Notes that Redis has denied the request.
+    fn deny(&self, line: &mut Line, wait: Wait) {
+        let now = self.shared.clocks.now(self.request.now);
+        line.denied_until = now + wait.duration().unwrap_or(DENIED_FOR).min(DENIED_FOR);
+        line.wary_until = now + DENIED_FOR;
+        // A leaky rule has stored nothing, so the next call gives the units back. A window's are given
+        // back only to a request that passes.
+        if self.request.is_strict(0) {
+            line.end_grant();
         }
+    }
+
+    /// Notes units that may be spent for this time. `is_used` is true if the request that was sent uses one.
+    fn grant(&self, line: &mut Line, one: &Observation, is_used: bool, good_for: Duration) {
         line.end_grant();
         // The first unit was charged as one that is used at once. If it was not, that is the same for a bucket and a
         // window, an average gets it back, and a log's is lost.
@@ -291,40 +284,18 @@ impl Call {
         let first = u32::from(!is_used);
         line.units = match self.table.units {
             Units::Bucket { .. } | Units::Window { .. } => more + first,
-            Units::Average { .. } | Units::None => more,
+            Units::Average { value, .. } => {
+                line.charged = f64::from(more) * value + f64::from(first);
+                more
+            }
+            Units::None => more,
         };
+        let limit = self.request.charges[0].rule.rule.limit();
         line.sent = self.local;
         line.granted_at = one.at;
         line.born = algorithm::born(limit, &one.state, one.at);
         line.denied_until = Nanos::ZERO;
         line.ends = self.local + good_for;
-        if let Units::Average { value, .. } = self.table.units {
-            line.charged = f64::from(more) * value + f64::from(first);
-        }
-    }
-
-    /// Returns the time for which units may be spent after they were granted at `at`, when the client got the state
-    /// `charged`.
-    fn good_for(&self, charged: Option<State>, at: Nanos) -> Duration {
-        let limit = self.request.charges[0].rule.rule.limit();
-        let reset_after = || {
-            let peeked = limit.step(charged, at, Cost::ZERO, Mode::Peek);
-            peeked.2.reset_after
-        };
-        match self.table.units {
-            Units::Bucket { .. } => reset_after(),
-            Units::Window { window, parts } => {
-                if let Limit::FixedWindow(_) = limit {
-                    return self.table.lease.min(reset_after());
-                }
-                let (window, parts) = (u128::from(window), u128::from(parts));
-                let at = u128::from(at.get());
-                let ends = (at * parts / window + 1) * window / parts;
-                let rest = u64::try_from(ends - at).unwrap_or(0);
-                self.table.lease.min(Duration::from_nanos(rest))
-            }
-            Units::Average { .. } | Units::None => self.table.lease,
-        }
     }
 }
 

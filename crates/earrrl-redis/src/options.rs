@@ -390,7 +390,7 @@ fn check_plain(field: &str, text: &str, least: usize) -> Result<(), RuleError> {
     if (least..=MAX_PREFIX_LEN).contains(&text.len()) && text.bytes().all(plain) {
         return Ok(());
     }
-    let shown: String = text.chars().take(70).flat_map(char::escape_debug).collect();
+    let shown: String = text.escape_debug().take(70).collect();
     let problem =
         format!("`{shown}` is not {least} to {MAX_PREFIX_LEN} printing characters without braces");
     wrong(field, &problem)

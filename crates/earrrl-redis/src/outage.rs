@@ -120,9 +120,8 @@ pub(crate) async fn by_redis(
 ) -> Result<Decision, Failure> {
     let observed = ask(shared, request).await?;
     count(&shared.connection.counters.shared);
-    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
+    let (decision, states) = figures::decide(request, &observed);
     adopt(shared, request, &observed, states);
-    restore_places(&mut decision, &request.places());
     Ok(decision)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule};
+use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy};
 
 use crate::algorithm::{Packed, micros};
 use crate::batches::UnitsWanted;
@@ -62,13 +62,6 @@ impl KeyedCharge {
 }
 
 impl Request {
-    pub(crate) fn rules(&self) -> Vec<(&Rule, Cost)> {
-        self.charges
-            .iter()
-            .map(|charge| (&charge.rule.rule, charge.cost))
-            .collect()
-    }
-
     /// Returns the charges with their positions in the caller's request, for [`restore_places`].
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
         self.charges
@@ -81,12 +74,6 @@ impl Request {
     pub(crate) fn is_strict(&self, place: usize) -> bool {
         self.mode == Mode::Charge
             || self.charges[place].rule.rule.limit().policy() == Policy::Strict
-    }
-
-    /// Returns the breaker's group and the slot of charges that are in the same slot.
-    pub(crate) fn group_and_slot(&self, places: &[usize]) -> (usize, u16) {
-        let first = places.first().and_then(|place| self.charges.get(*place));
-        first.map_or((0, 0), |charge| (charge.group, charge.slot))
     }
 
     /// Returns true if any of these charges can be stored.

@@ -55,7 +55,7 @@ async fn send_batches(shared: Arc<Shared>, group: usize) {
 
 async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<BatchCall>>) {
     let begun = Instant::now();
-    if let Some(link) = shared.connection.any_link() {
+    if let Ok(link) = shared.connection.any_link() {
         send(&shared, group, &link, calls).await;
     }
     if shared.batches.answered(group, begun.elapsed()) {

@@ -98,8 +98,7 @@ impl RedisEngine {
     }
 
     async fn shared_call<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Fault> {
-        let link = self.shared().connection.any_link();
-        let mut link = link.ok_or(Fault::Skipped)?;
+        let mut link = self.shared().connection.any_link()?;
         let answer = tokio::time::timeout(PATIENCE, link.send(command)).await;
         from_redis_value(answer.map_err(|_| Fault::Late)??).map_err(|_| Fault::nonsense())
     }

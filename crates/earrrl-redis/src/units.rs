@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use earrrl::algorithm::State;
 use earrrl::internal::lock;
-use earrrl::{Action, Cost, Limit, Nanos, Rule, RuleError};
+use earrrl::{Action, Cost, Limit, Mode, Nanos, Rule, RuleError};
 use lru::LruCache;
 
 use crate::algorithm::{self, Adjustment, AdjustmentKind, micros};
@@ -260,6 +260,27 @@ impl NearTable {
             }
         }
         all
+    }
+
+    /// Returns the time for which units may be spent after they were granted at `at`, when the client got the state
+    /// `charged`.
+    pub(crate) fn good_for(&self, limit: &Limit, charged: Option<State>, at: Nanos) -> Duration {
+        let (_, _, charged) = limit.step(charged, at, Cost::ZERO, Mode::Peek);
+        match self.units {
+            Units::Bucket { .. } => charged.reset_after,
+            Units::Window { window, parts } => {
+                if let Limit::FixedWindow(_) = limit {
+                    return self.lease.min(charged.reset_after);
+                }
+                let window = u128::from(window);
+                let parts = u128::from(parts);
+                let at = u128::from(at.get());
+                let ends = (at * parts / window + 1) * window / parts;
+                let rest = u64::try_from(ends - at).unwrap_or(0);
+                self.lease.min(Duration::from_nanos(rest))
+            }
+            Units::Average { .. } | Units::None => self.lease,
+        }
     }
 
     /// Forgets a client that was reset. Its units are lost.

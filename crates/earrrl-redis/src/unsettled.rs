@@ -73,7 +73,7 @@ impl UnsettledCalls {
         denied: bool,
     ) {
         for call in calls {
-            let (group, _) = request.group_and_slot(&call.places);
+            let group = request.charges[call.places[0]].group;
             self.len.fetch_add(1, Ordering::AcqRel);
             self.lock(group).push(Unsettled {
                 call,

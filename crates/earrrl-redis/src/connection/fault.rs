@@ -44,13 +44,11 @@ impl Fault {
 
     /// Returns the fault with the place where it happened before the cause.
     pub(crate) fn at(self, place: &str) -> Self {
-        let put = |why: String| format!("{place}: {why}");
         match self {
-            Self::Lost(why) => Self::Lost(put(why)),
-            Self::Refused(why) => Self::Refused(put(why)),
-            Self::Record(why) => Self::Record(put(why)),
-            Self::Late => Self::Lost(put("no answer".to_owned())),
-            Self::Skipped => self,
+            Self::Lost(why) => Self::Lost(format!("{place}: {why}")),
+            Self::Refused(why) => Self::Refused(format!("{place}: {why}")),
+            Self::Late => Self::Lost(format!("{place}: no answer")),
+            Self::Record(_) | Self::Skipped => self,
         }
     }
 

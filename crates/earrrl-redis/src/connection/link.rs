@@ -43,12 +43,13 @@ impl Link {
                 .ok();
         }
         if options.cluster {
-            let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
-            let builder = builder.connection_timeout(TIMEOUT).response_timeout(NEVER);
-            let builder = builder.tcp_settings(tcp_settings());
-            // A retry could execute a call twice if the connection broke after the first execution;
-            // see `redirect`.
-            let builder = builder.retries(0);
+            let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str))
+                .connection_timeout(TIMEOUT)
+                .response_timeout(NEVER)
+                .tcp_settings(tcp_settings())
+                // A retry could execute a call twice if the connection broke after the first execution;
+                // see `redirect`.
+                .retries(0);
             #[cfg(feature = "tls")]
             let builder = match &options.certificates {
                 Some(certificates) => builder.certs(certificates.to_redis()),

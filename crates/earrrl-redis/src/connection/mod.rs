@@ -92,21 +92,22 @@ impl RedisConnection {
         if self.breakers.is_open(group) {
             return Err(Fault::Skipped);
         }
-        self.any_link().ok_or(Fault::Skipped)
+        self.any_link()
     }
 
     /// Returns the link for a call that may take longer than a decision's deadline: also if the breaker is open
     /// because Redis is too far away for decisions.
     pub(crate) fn distant_link(&self, group: usize) -> Result<Link, Fault> {
         match self.breakers.is_far(group) {
-            true => self.any_link().ok_or(Fault::Skipped),
+            true => self.any_link(),
             false => self.link(group),
         }
     }
 
     /// Returns the link, even if breakers are open.
-    pub(crate) fn any_link(&self) -> Option<Link> {
-        self.link.load().as_deref().cloned()
+    pub(crate) fn any_link(&self) -> Result<Link, Fault> {
+        let link = self.link.load().as_deref().cloned();
+        link.ok_or(Fault::Skipped)
     }
 
     pub(crate) fn set_link(&self, link: Link) {
@@ -258,7 +259,7 @@ impl RedisConnection {
     /// Returns how decisions are made at present.
     pub(crate) fn mode(&self) -> EngineMode {
         let open = self.breakers.open_groups();
-        match (self.any_link().is_some(), open) {
+        match (self.link.load().is_some(), open) {
             (_, 0) => EngineMode::Shared,
             (false, _) => EngineMode::Connecting,
             (true, open) if open < self.breakers.groups().len() => EngineMode::Partly,
