@@ -83,16 +83,21 @@ impl NamedFile {
 
     /// Locks the file: exclusively if no other process uses it. Returns true in that case.
     pub(super) fn lock(&self) -> Result<bool, StateError> {
-        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {}
-            done => return self.doing("lock", done).map(|()| true),
+        if self.try_lock(FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(true);
         }
-        match flock(&self.file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => {
-                let locked = StateError::fault("lock", "held exclusively", "a shared lock");
-                self.checked(Err(locked))
-            }
-            done => self.doing("lock", done).map(|()| false),
+        if self.try_lock(FlockOperation::NonBlockingLockShared)? {
+            return Ok(false);
+        }
+        let locked = StateError::fault("lock", "held exclusively", "a shared lock");
+        self.checked(Err(locked))
+    }
+
+    /// Locks the file. Returns false if the lock of another process excludes that.
+    pub(super) fn try_lock(&self, operation: FlockOperation) -> Result<bool, StateError> {
+        match flock(&self.file, operation) {
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            done => self.doing("lock", done).map(|()| true),
         }
     }
 }
@@ -336,7 +341,8 @@ impl Folder {
 
     /// Opens a file that is no state file, or creates it.
     pub(super) fn open_or_create(&self, name: &str) -> Result<NamedFile, StateError> {
-        self.open_checked(name, OFlags::RDWR | OFlags::CREATE)
+        let path = self.directory.path.join(name);
+        self.open_checked(name, path, OFlags::RDWR | OFlags::CREATE)
     }
 
     /// Opens a state file that exists.
@@ -346,12 +352,16 @@ impl Folder {
         } else {
             OFlags::RDWR
         };
-        self.open_checked(&name.text(), access)
+        self.open_checked(&name.text(), self.path_of(name), access)
     }
 
-    /// Opens a file, and checks that only this user can use it.
-    fn open_checked(&self, name: &str, flags: OFlags) -> Result<NamedFile, StateError> {
-        let path = self.directory.path.join(name);
+    /// Opens a file, and checks that only this user can use it. Errors name it by `path`.
+    fn open_checked(
+        &self,
+        name: &str,
+        path: PathBuf,
+        flags: OFlags,
+    ) -> Result<NamedFile, StateError> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.directory.file, name, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map_err(|error| StateError::io(&path, "open", error))?;
@@ -402,27 +412,22 @@ impl Folder {
         name: &FileName,
         fill: impl FnOnce(&NamedFile) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let path = self.path_of(name);
         let folder = &self.directory.file;
         let temporary = format!(".{}{TEMPORARY}", name.stem.0);
         let remove = || unlinkat(folder, &*temporary, AtFlags::empty());
         let _ = remove();
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, &*temporary, flags, Mode::RUSR | Mode::WUSR);
-        let file = file.map_err(|error| StateError::io(&path, "create", error))?;
-        let file = NamedFile {
-            file: Arc::new(file.into()),
-            path,
+        let create = || {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+            let file = self.open_checked(&temporary, self.path_of(name), flags)?;
+            fill(&file)?;
+            let publish = || {
+                fsync(&file.file)?;
+                renameat(folder, &*temporary, folder, name.text())?;
+                fsync(folder)
+            };
+            file.doing("write", publish())
         };
-        let publish = || {
-            fsync(&file.file)?;
-            renameat(folder, &*temporary, folder, name.text())?;
-            fsync(folder)
-        };
-        let filled = self.check(&file).and_then(|()| fill(&file));
-        let published = filled.and_then(|()| file.doing("write", publish()));
-        published.inspect_err(|_| _ = remove())
+        create().inspect_err(|_| _ = remove())
     }
 }
 

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::directory::StateDirectory;
 use super::error::StateError;
@@ -63,9 +62,8 @@ impl RecordFile {
         let folder = Folder::open(directory.path())?;
         let _locked = folder.lock()?;
         let file = folder.open_or_create(NAME)?;
-        match flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            done => file.doing("lock", done)?,
+        if !file.try_lock(FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(None);
         }
         let bytes = file.doing("read", file.file.metadata())?.len();
         let file = file.file;

@@ -205,7 +205,9 @@ fn root(folder: &Folder) -> Result<Option<Root>, StateError> {
 /// Returns the reason for which a process that opens the file would refuse it, besides its header.
 fn fault(
     header: &FileHeader,
-    (name, time, is_used): (&str, &Live, bool),
+    stem: &Stem,
+    time: &Live,
+    is_used: bool,
     root: Option<&Root>,
 ) -> Result<(), StateError> {
     stored_limit(header)?;
@@ -217,7 +219,7 @@ fn fault(
     let Some(present) = Present::read() else {
         return Ok(());
     };
-    match root.filter(|_| name != ROOT) {
+    match root.filter(|_| stem.0 != ROOT) {
         None if !is_used => time.renew(&present).map(drop),
         None => time.anchor(&present).map(drop),
         // The first process that opens the file writes the time of the directory into it.
@@ -235,7 +237,7 @@ fn summary(
     let holders = holders(&file.file);
     let time = file.doing("read", Live::copy_of(&file.file))?;
     let is_used = !holders.is_empty();
-    file.checked(fault(&header, (&name.stem.0, &time, is_used), root))?;
+    file.checked(fault(&header, &name.stem, &time, is_used, root))?;
     let mut bytes = SETS_AT as u64;
     let mut clients = 0;
     let mut claims = 0;
