@@ -377,12 +377,8 @@ async fn commit_slot(
     stores: bool,
     given: Option<Nanos>,
 ) -> Result<CommitReply, Fault> {
-    let KeyedCharge {
-        slot: number,
-        group,
-        ..
-    } = slot[0].charge;
-    let mut keys = vec![shared.connection.keys.hold(id, place_of(number))];
+    let first = &slot[0].charge;
+    let mut keys = vec![shared.connection.keys.hold(id, place_of(first.slot))];
     let frame = match slot.len() {
         1 => Frame::CommitOne,
         _ => Frame::Commit,
@@ -394,14 +390,17 @@ async fn commit_slot(
     if stores {
         format::pack_actual(costs, &mut head);
     }
-    let now = shared.clocks.present(group, given);
+    let now = shared.clocks.present(first.group, given);
     let mut args = vec![head.0];
     for held in slot {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
         args.push(correction(shared, held, costs, now));
     }
-    let answer = shared.connection.call(group, script, &keys, &args).await?;
+    let answer = shared
+        .connection
+        .call(first.group, script, &keys, &args)
+        .await?;
     reply::commit(&answer, slot.len()).ok_or_else(Fault::nonsense)
 }
 
@@ -461,21 +460,20 @@ pub(crate) async fn renew(
     let mut argument = time_argument(given);
     argument.numbers(&format::lasts(shared, ttl));
     for slot in by_slot(&held) {
-        let KeyedCharge {
-            slot: number,
-            group,
-            ..
-        } = slot[0].charge;
-        let key = shared.connection.keys.hold(id, place_of(number));
-        let now = shared.clocks.present(group, given);
-        let moved = slot
-            .iter()
-            .map(|held| (held.charge.key.clone(), renewal(shared, held, now)));
-        let first = (key, argument.0.clone());
-        let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
+        let first = &slot[0].charge;
+        let now = shared.clocks.present(first.group, given);
+        let mut keys = vec![shared.connection.keys.hold(id, place_of(first.slot))];
+        let mut args = vec![argument.0.clone()];
+        for held in slot {
+            keys.push(held.charge.key.clone());
+            args.push(renewal(shared, held, now));
+        }
         let scripts = &shared.connection.scripts;
         let renew = scripts.get(Frame::Renew, [AlgorithmKind::Concurrent]);
-        let renewed = shared.connection.call(group, renew, &keys, &args).await?;
+        let renewed = shared
+            .connection
+            .call(first.group, renew, &keys, &args)
+            .await?;
         if renewed != Value::Int(1) {
             return Err(EngineError::UnknownReservation(id));
         }
