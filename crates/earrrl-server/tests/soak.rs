@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::support::http;
-use crate::support::process::{BINARY, Process};
+use crate::support::process::{BINARY, Process, resident_kib};
 use crate::support::resp::{Client, Reply, encode};
 use crate::support::tools::{self, tool};
 use earrrl_testing::Random;
@@ -210,7 +210,7 @@ fn assert_flat(what: &str, readings: &[u64], slack: u64) {
 }
 
 #[test]
-fn memory_stays_while_a_page_and_a_terminal_watch() {
+fn memory_stays_while_a_page_and_a_table_watch() {
     let long = std::env::var_os("EARRRL_LONG").is_some();
     let minutes = std::env::var("EARRRL_MINUTES").map_or(60, |minutes| minutes.parse().unwrap());
     let (readings, pause) = if long {
@@ -233,25 +233,26 @@ fn memory_stays_while_a_page_and_a_terminal_watch() {
     node.arg(root.join("tests/clients/dashboard-watched.cjs"))
         .args([&admin, &http, ADMIN]);
     let mut page = Watcher::start(&mut node);
-    let mut python = tool("python3");
-    python.env("PYTHONPATH", tools::folder().join("python"));
-    python
-        .arg(root.join("tests/clients/terminal.py"))
-        .args(["memory", BINARY]);
-    let mut terminal = Watcher::start(python.args(["--server", &admin, "--token", ADMIN]));
+    let mut top = Command::new(BINARY)
+        .args(["top", "--server", &admin, "--token", ADMIN])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
 
     let mut server_kib = Vec::new();
     let mut page_kib = Vec::new();
-    let mut terminal_kib = Vec::new();
+    let mut top_kib = Vec::new();
     let mut shown = Vec::new();
     for _ in 0..readings {
         thread::sleep(pause);
         let of_page = page.ask();
         shown.push(of_page[1]);
         page_kib.push(of_page[0] / 1024);
-        terminal_kib.push(terminal.ask()[0]);
+        top_kib.push(resident_kib(&top));
         server_kib.push(process.resident_kib());
     }
+    top.kill().unwrap();
+    top.wait().unwrap();
     stop.store(true, Relaxed);
     let sent = load.join().unwrap();
     let first = shown[0];
@@ -260,5 +261,5 @@ fn memory_stays_while_a_page_and_a_terminal_watch() {
     assert!(first < last && last <= sent, "{shown:?}");
     assert_flat("the server", &server_kib, SLACK_KIB);
     assert_flat("the page", &page_kib, 2 * 1024);
-    assert_flat("earrrl top", &terminal_kib, 2 * 1024);
+    assert_flat("earrrl top", &top_kib, 2 * 1024);
 }

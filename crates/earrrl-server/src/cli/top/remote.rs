@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::time::Instant;
 
 use axum::http::Method;
 use base64::Engine as _;
@@ -23,16 +24,16 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Sends a request, and returns the body of the response.
-    fn ask(&self, method: Method, path: &str) -> Result<String, String> {
-        match self.client.send(method, path, None)? {
+    /// Returns the body of the response to a request for this path.
+    fn ask(&self, path: &str) -> Result<String, String> {
+        match self.client.send(Method::GET, path, None)? {
             (200..300, body) => Ok(body),
             (status, body) => Err(detail(status, &body)),
         }
     }
 
     fn json(&self, path: &str) -> Result<Value, String> {
-        let body = self.ask(Method::GET, path)?;
+        let body = self.ask(path)?;
         serde_json::from_str(&body).map_err(|error| format!("{path}: no JSON: {error}"))
     }
 
@@ -47,16 +48,17 @@ impl Remote {
             .or_else(first)
             .ok_or("the server has no rules")?;
         let (clients, names_are_keys) = self.clients(&rule, &rules)?;
-        let ready = self.ask(Method::GET, "/readyz").unwrap_or_default();
+        let ready = self.ask("/readyz").unwrap_or_default();
         let ready: Value = serde_json::from_str(&ready).unwrap_or_default();
         // With an admin listener, metrics are served only there.
-        let metrics = self.ask(Method::GET, "/metrics").unwrap_or_default();
+        let metrics = self.ask("/metrics").unwrap_or_default();
         Ok(TopSnapshot {
             rule,
             rules,
             clients,
             names_are_keys,
             status: status(&ready, &metrics),
+            at: Instant::now(),
         })
     }
 
@@ -89,13 +91,6 @@ impl Remote {
         clients.sort_by(|a, b| b.usage.total_cmp(&a.usage));
         Ok((clients, names_are_keys))
     }
-
-    /// Resets a client.
-    pub(super) fn reset(&self, rule: &str, key: &[u8]) -> Result<(), String> {
-        let key = percent_encode(key, NON_ALPHANUMERIC);
-        self.ask(Method::DELETE, &format!("/v1/clients/{rule}/{key}"))
-            .map(drop)
-    }
 }
 
 /// Returns the names of a server's rules for an error.
@@ -111,8 +106,7 @@ fn client_of(client: &Value, rule: &str, key_parts: usize) -> TopRow {
     let count = |field: &str| client[field].as_u64().unwrap_or_default();
     let decoded = text("key_b64").and_then(|key| STANDARD.decode(key).ok());
     let key = text("key").map(|key| key.as_bytes().to_vec()).or(decoded);
-    let key_is_cut = client["key_is_cut"] == true;
-    let whole = key.as_ref().filter(|_| !key_is_cut);
+    let whole = key.as_ref().filter(|_| client["key_is_cut"] != true);
     let parts = whole.and_then(|key| {
         Some(
             split(key, key_parts)?
@@ -125,7 +119,6 @@ fn client_of(client: &Value, rule: &str, key_parts: usize) -> TopRow {
         rule: rule.to_owned(),
         parts: parts.unwrap_or_default(),
         key,
-        key_is_cut,
         fingerprint: text("fingerprint").unwrap_or_default().to_owned(),
         rate: number("rate"),
         usage: number("usage").unwrap_or_default(),
@@ -159,70 +152,78 @@ fn status(ready: &Value, metrics: &str) -> String {
 const SHOWN: usize = 60;
 
 /// The state of a server at one instant.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(super) struct TopSnapshot {
     /// The rule whose clients are listed, with those of the levels below it.
-    pub(super) rule: String,
-    pub(super) rules: Vec<RuleCounts>,
+    rule: String,
+    rules: Vec<RuleCounts>,
     /// The clients, the one with the highest usage first.
-    pub(super) clients: Vec<TopRow>,
+    clients: Vec<TopRow>,
     /// False if the server replaces keys by their HMACs.
-    pub(super) names_are_keys: bool,
+    names_are_keys: bool,
     /// The state of the server: the engine's mode and its memory.
-    pub(super) status: String,
+    status: String,
+    /// The time of its reading.
+    at: Instant,
 }
 
 /// A rule, with the numbers of its requests so far.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct RuleCounts {
-    pub(super) name: String,
+struct RuleCounts {
+    name: String,
     /// The name that the rules for all levels share.
-    pub(super) group: Option<String>,
+    group: Option<String>,
     /// The parts of its clients' keys.
-    pub(super) key: Vec<String>,
-    pub(super) limit: String,
+    key: Vec<String>,
+    limit: String,
     /// The unit of the limit's costs, if it has a name.
-    pub(super) unit: Option<String>,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
+    unit: Option<String>,
+    allowed: u64,
+    denied: u64,
 }
 
 /// A client with the highest rates.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TopRow {
-    pub(super) rule: String,
+struct TopRow {
+    rule: String,
     /// The parts of the key; empty if they are not known.
-    pub(super) parts: Vec<Vec<u8>>,
+    parts: Vec<Vec<u8>>,
     /// The key; `None` if only the fingerprint is known.
-    pub(super) key: Option<Vec<u8>>,
-    /// True if the key is longer than what is known of it.
-    pub(super) key_is_cut: bool,
-    pub(super) fingerprint: String,
-    pub(super) rate: Option<f64>,
-    pub(super) usage: f64,
+    key: Option<Vec<u8>>,
+    fingerprint: String,
+    rate: Option<f64>,
+    usage: f64,
     /// The wait until the client is allowed again, in seconds; `None` for never.
-    pub(super) retry_after: Option<f64>,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
+    retry_after: Option<f64>,
+    allowed: u64,
+    denied: u64,
     /// The client as the server describes it.
-    pub(super) json: Value,
+    json: Value,
 }
 
 /// A client at its place in the tree.
-pub(super) struct TreeRow<'a> {
-    pub(super) client: &'a TopRow,
+struct TreeRow<'a> {
+    client: &'a TopRow,
     /// The client's name. Below another client, it is indented and lacks the parts of that client's key.
-    pub(super) name: String,
+    name: String,
 }
 
 impl RuleCounts {
     /// Returns the rule's name without characters that could harm a terminal.
-    pub(super) fn shown_name(&self) -> String {
+    fn shown_name(&self) -> String {
         Escaped(self.name.as_bytes()).to_string()
     }
 
+    /// Returns the requests and the denials a second since another snapshot, this many seconds ago.
+    fn rates(&self, before: &TopSnapshot, seconds: f64) -> Option<(f64, f64)> {
+        let before = before.rules.iter().find(|rule| rule.name == self.name)?;
+        let allowed = self.allowed.saturating_sub(before.allowed) as f64 / seconds;
+        let denied = self.denied.saturating_sub(before.denied) as f64 / seconds;
+        Some((allowed + denied, denied))
+    }
+
     /// Returns the limit with its unit, without characters that could harm a terminal.
-    pub(super) fn shown_limit(&self) -> String {
+    fn shown_limit(&self) -> String {
         let unit = self.unit.as_ref().map(|unit| format!(" in {unit}"));
         let limit = self.limit.clone() + &unit.unwrap_or_default();
         Escaped(limit.as_bytes()).to_string()
@@ -232,7 +233,7 @@ impl RuleCounts {
 impl TopRow {
     /// Returns the client's name without characters that could harm a terminal, shortened if it is
     /// long.
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         match &self.key {
             Some(key) => shortened(key),
             None => format!("#{}", self.fingerprint),
@@ -240,7 +241,7 @@ impl TopRow {
     }
 
     /// Returns the wait until the client is allowed again; empty if it is allowed now.
-    pub(super) fn wait(&self) -> String {
+    fn wait(&self) -> String {
         match self.retry_after {
             None => "never".to_owned(),
             Some(seconds) if seconds <= 0.0 => String::new(),
@@ -251,13 +252,13 @@ impl TopRow {
     }
 
     /// Returns the measured rate; a bucket measures none.
-    pub(super) fn rate(&self) -> String {
+    fn rate(&self) -> String {
         self.rate.map_or_else(|| "-".to_owned(), figure)
     }
 }
 
 /// Returns a name without characters that could harm a terminal, shortened if it is long.
-pub(super) fn shortened(name: &[u8]) -> String {
+fn shortened(name: &[u8]) -> String {
     let mut name = Escaped(name).to_string();
     if let Some((end, _)) = name.char_indices().nth(SHOWN) {
         name.truncate(end);
@@ -267,7 +268,7 @@ pub(super) fn shortened(name: &[u8]) -> String {
 }
 
 /// Returns a number with three significant digits.
-pub(super) fn figure(value: f64) -> String {
+fn figure(value: f64) -> String {
     match value {
         value if value >= 1000.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
@@ -276,9 +277,11 @@ pub(super) fn figure(value: f64) -> String {
 }
 
 impl TopSnapshot {
-    /// Returns the snapshot as a table with a header.
-    pub(super) fn table(&self) -> String {
-        let mut out = String::new();
+    /// Returns the snapshot as a table of the rules, with rates since the last snapshot if there is one, and of the
+    /// clients.
+    pub(super) fn table(&self, last: Option<&Self>) -> String {
+        let rule = Escaped(self.rule.as_bytes());
+        let mut out = format!("clients of {rule}, {}\n\n", self.status);
         for rule in &self.rules {
             let name = rule.shown_name();
             let limit = rule.shown_limit();
@@ -286,14 +289,20 @@ impl TopSnapshot {
                 allowed, denied, ..
             } = rule;
             // Writing to a string does not fail.
-            let _ = writeln!(out, "{name}  {limit}  {allowed} allowed, {denied} denied");
+            let _ = write!(out, "{name}  {limit}  {allowed} allowed, {denied} denied");
+            let rates = last.and_then(|last| rule.rates(last, (self.at - last.at).as_secs_f64()));
+            if let Some((requests, denied)) = rates {
+                let [requests, denied] = [requests, denied].map(figure);
+                let _ = write!(out, "  {requests}/s, {denied}/s denied");
+            }
+            out.push('\n');
         }
         let _ = writeln!(
             out,
             "\n{:>9} {:>7} {:>7} {:>9} {:>9}  CLIENT",
             "RATE", "USAGE", "WAIT", "ALLOWED", "DENIED"
         );
-        for TreeRow { client, name } in tree(self.clients.iter().collect()) {
+        for TreeRow { client, name } in tree(&self.clients) {
             let usage = format!("{:.0}%", 100.0 * client.usage);
             let _ = writeln!(
                 out,
@@ -329,13 +338,13 @@ impl TopSnapshot {
 
 /// Returns the clients in the order that they have, each followed by those below it. A client is not indented if none
 /// above it is listed.
-pub(super) fn tree(clients: Vec<&TopRow>) -> Vec<TreeRow<'_>> {
+fn tree(clients: &[TopRow]) -> Vec<TreeRow<'_>> {
     let ranked = clients.iter().zip(0..);
     let ranks: HashMap<&[Vec<u8>], usize> = ranked
         .map(|(client, rank)| (&*client.parts, rank))
         .collect();
     let mut rows = Vec::new();
-    for (rank, client) in clients.into_iter().enumerate() {
+    for (rank, client) in clients.iter().enumerate() {
         let mut place = Vec::new();
         let mut name = client.name();
         for count in 1..client.parts.len() {
@@ -350,4 +359,80 @@ pub(super) fn tree(clients: Vec<&TopRow>) -> Vec<TreeRow<'_>> {
     }
     rows.sort_by(|(a, _), (b, _)| a.cmp(b));
     rows.into_iter().map(|(_, row)| row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn snapshot(counts: [u64; 2], clients: Vec<TopRow>) -> TopSnapshot {
+        let [allowed, denied] = counts;
+        let rule = |name: &str| RuleCounts {
+            name: name.to_owned(),
+            allowed,
+            denied,
+            ..RuleCounts::default()
+        };
+        TopSnapshot {
+            rule: "api".to_owned(),
+            rules: vec![rule("api"), rule("login")],
+            clients,
+            names_are_keys: true,
+            status: String::new(),
+            at: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn the_order_is_kept_within_each_client_of_the_level_above() {
+        let client = |key: &str, parts: &[&str]| TopRow {
+            key: Some(key.as_bytes().to_vec()),
+            parts: parts.iter().map(|part| part.as_bytes().to_vec()).collect(),
+            ..TopRow::default()
+        };
+        let clients = [
+            client("4:acme,3:ops,", &["acme", "ops"]),
+            client("4:acme,4:core,", &["acme", "core"]),
+            client("beta", &["beta"]),
+            client("acme", &["acme"]),
+            client("ac", &["ac"]),
+            client("acme", &[]),
+        ];
+        let names: Vec<_> = tree(&clients).into_iter().map(|row| row.name).collect();
+        assert_eq!(names, ["beta", "acme", "  ops", "  core", "ac", "acme"]);
+        let alone: Vec<_> = tree(&clients[1..2])
+            .into_iter()
+            .map(|row| row.name)
+            .collect();
+        assert_eq!(alone, ["4:acme,4:core,"]);
+    }
+
+    #[test]
+    fn rates_are_differences_of_counters() {
+        let first = snapshot([100, 10], Vec::new());
+        let mut second = snapshot([180, 30], Vec::new());
+        second.at = first.at + Duration::from_secs(2);
+        assert!(!first.table(None).contains("/s"));
+        let table = second.table(Some(&first));
+        assert!(
+            table.contains("30 denied  50.0/s, 10.0/s denied\n"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn no_escape_sequence_reaches_the_terminal() {
+        let client = TopRow {
+            key: Some(b"eve\x1b[2J\x07".to_vec()),
+            ..TopRow::default()
+        };
+        let mut snapshot = snapshot([0, 0], vec![client]);
+        snapshot.rule = "\x1b[2J".to_owned();
+        snapshot.rules[0].name = "\x1b[2J".to_owned();
+        let table = snapshot.table(None);
+        assert!(table.contains(r"eve\x1b[2J\x07"), "{table}");
+        assert!(!table.contains(['\x1b', '\x07']), "{table}");
+    }
 }
