@@ -103,38 +103,32 @@ impl fmt::Display for ListenAddress {
 impl FromStr for ListenAddress {
     type Err = String;
 
+    /// Parses a listening address.
+    ///
+    /// # Errors
+    /// Returns the forms that an address may have if `text` has none of them.
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text)
+        let text = text.trim();
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix(path);
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        let (host, port) = text.rsplit_once(':').unwrap_or(("localhost", text));
+        let ip: Option<IpAddr> = match host {
+            "" | "*" => Some(Ipv4Addr::UNSPECIFIED.into()),
+            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+            _ => None,
+        };
+        // The port must be digits only, since parsing a `u16` would accept a plus sign.
+        let port = port
+            .parse()
+            .ok()
+            .filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let address = ip.zip(port).map(SocketAddr::from);
+        address.map(Self::Tcp).ok_or_else(|| EXPECTED.to_owned())
     }
-}
-
-/// Parses a listening address.
-///
-/// # Errors
-/// Returns the forms that an address may have if `text` has none of them.
-pub fn parse(text: &str) -> Result<ListenAddress, String> {
-    let text = text.trim();
-    if let Some(path) = text.strip_prefix(UNIX) {
-        return unix(path);
-    }
-    if let Ok(address) = text.parse() {
-        return Ok(ListenAddress::Tcp(address));
-    }
-    let (host, port) = text.rsplit_once(':').unwrap_or(("localhost", text));
-    let ip: Option<IpAddr> = match host {
-        "" | "*" => Some(Ipv4Addr::UNSPECIFIED.into()),
-        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
-        _ => None,
-    };
-    // The port must be digits only, since parsing a `u16` would accept a plus sign.
-    let port = port
-        .parse()
-        .ok()
-        .filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
-    let address = ip.zip(port).map(SocketAddr::from);
-    address
-        .map(ListenAddress::Tcp)
-        .ok_or_else(|| EXPECTED.to_owned())
 }
 
 fn unix(path: &str) -> Result<ListenAddress, String> {
@@ -176,7 +170,10 @@ mod tests {
             ("unix:", None),
             (&format!("unix:/{}", "a".repeat(107)), None),
         ] {
-            let parsed = parse(text).ok().map(|address| address.to_string());
+            let parsed = text
+                .parse::<ListenAddress>()
+                .ok()
+                .map(|address| address.to_string());
             assert_eq!(parsed.as_deref(), address, "{text}");
         }
     }
@@ -184,7 +181,11 @@ mod tests {
     #[test]
     fn a_socket_in_the_file_system_is_not_remote() {
         for (text, remote) in [("unix:/a", false), ("127.0.0.1:1", false), (":1", true)] {
-            assert_eq!(parse(text).unwrap().is_remote(), remote, "{text}");
+            assert_eq!(
+                text.parse::<ListenAddress>().unwrap().is_remote(),
+                remote,
+                "{text}"
+            );
         }
     }
 }
