@@ -197,7 +197,7 @@ impl Mix {
         let half_lives = [10, 60].map(Duration::from_secs);
         let most = |clients: usize| clients / 20;
         let mut sweep = Sweep::new(&half_lives, most, || rows.requests()).unwrap();
-        sweep.spare(&rows.crowds(&sweep).unwrap());
+        sweep.spare(rows.crowds(&sweep).unwrap());
         let judged = judge(&sweep, rows.requests()).unwrap();
         let touched = judged.touched.iter().filter(|_| sweep.gap().is_some());
         let name = |number| String::from_utf8_lossy(reader.clients.key(number)).into_owned();

@@ -22,11 +22,15 @@ pub(super) fn cohorts(
     networks: &Networks,
     shown: Shown,
 ) -> Vec<bool> {
-    // Visitors ask for a page, go on, and send a form from it; a visit of a page alone shows nothing. Without user
-    // agents, crawlers are not known.
-    let is_narrow = |habits: &Habits| {
-        let is_no_visit = habits.shape & 1 == 1 || shown.agents && habits.requests >= VISIT;
-        habits.pretends_alone() && is_no_visit
+    // Visitors ask for a page, go on, and send a form from it. Without user agents, crawlers are not known.
+    let narrow = |habits: &Habits| {
+        let sends = habits.shape & 1 == 1;
+        let member = Narrow {
+            shape: habits.shape,
+            // A visit of a page alone shows nothing.
+            is_no_visit: sends || habits.requests >= VISIT,
+        };
+        (habits.pretends_alone() && (sends || shown.agents)).then_some(member)
     };
     let agents = habits.iter().map(|habits| match habits.agent {
         NONE => u32::MAX,
@@ -35,34 +39,50 @@ pub(super) fn cohorts(
     let agents: Vec<u32> = agents.collect();
     let mut found = vec![false; habits.len()];
     for values in [&agents, &networks.of] {
-        let members = values.iter().zip(habits).map(|(&value, habits)| {
-            let shape = is_narrow(habits).then_some(habits.shape);
-            (value, shape)
-        });
-        let members: Vec<(u32, Option<u32>)> = members.collect();
-        let narrow = narrow_values(&members, callers);
-        for (found, (value, shape)) in found.iter_mut().zip(members) {
-            *found |= shape.is_some_and(|shape| narrow.contains_key(&(value, shape)));
+        let members = values
+            .iter()
+            .zip(habits)
+            .map(|(&value, habits)| (value, narrow(habits)));
+        let members: Vec<(u32, Option<Narrow>)> = members.collect();
+        let cohorts = cohorts_of(&members, callers);
+        for (found, (value, member)) in found.iter_mut().zip(members) {
+            *found |= member.is_some_and(|member| cohorts.contains_key(&(value, member.shape)));
         }
     }
     found
 }
 
-/// Returns the values nearly all of whose clients ask for one shape and nothing else, with the shape and their number.
-/// It takes eight clients, of whom one in ten may do otherwise: if a quarter of all others did as they do, so many
+/// A client that asks for paths of one shape and nothing else.
+#[derive(Debug, Clone, Copy)]
+struct Narrow {
+    shape: u32,
+    is_no_visit: bool,
+}
+
+/// Returns the values nearly all of whose clients ask for one shape and nothing else, with the shape and the number of
+/// those who do so more than a visitor, which half of them do.
+/// It takes eight of these, and one in ten clients may do otherwise: if a quarter of all others did as they do, so many
 /// would agree by chance under one agent, or in one network, of 50,000.
-fn narrow_values(members: &[(u32, Option<u32>)], callers: &[Callers]) -> Table<(u32, u32), u32> {
+fn cohorts_of(members: &[(u32, Option<Narrow>)], callers: &[Callers]) -> Table<(u32, u32), u32> {
     let mut sizes: Table<u32, u32> = Table::default();
-    let mut narrow: Table<(u32, u32), u32> = Table::default();
-    for &(value, shape) in members.iter().filter(|(value, _)| *value != u32::MAX) {
+    // All of a value, and those who are no visitors.
+    let mut narrow: Table<(u32, u32), [u32; 2]> = Table::default();
+    for &(value, member) in members.iter().filter(|(value, _)| *value != u32::MAX) {
         *sizes.entry(value).or_default() += 1;
-        if let Some(shape) = shape {
-            *narrow.entry((value, shape)).or_default() += 1;
+        if let Some(member) = member {
+            let [all, no_visits] = narrow.entry((value, member.shape)).or_default();
+            *all += 1;
+            *no_visits += u32::from(member.is_no_visit);
         }
     }
-    narrow.retain(|(value, _), count| *count >= FEWEST && *count * 10 >= sizes[value] * 9);
+    let nearly_all = narrow.into_iter().filter(|((value, _), [all, no_visits])| {
+        *no_visits >= FEWEST && no_visits * 2 >= *all && all * 10 >= sizes[value] * 9
+    });
+    let mut cohorts: Table<(u32, u32), u32> = nearly_all
+        .map(|(cohort, [_, no_visits])| (cohort, no_visits))
+        .collect();
     let mut of_shapes: Table<u32, usize> = Table::default();
-    for ((_, shape), count) in &narrow {
+    for ((_, shape), count) in &cohorts {
         *of_shapes.entry(*shape).or_default() += *count as usize;
     }
     // How many do so under agents, or in networks, that others have, too.
@@ -74,6 +94,6 @@ fn narrow_values(members: &[(u32, Option<u32>)], callers: &[Callers]) -> Table<(
         let alone = at_least(&callers.alone, least).saturating_sub(of_shapes[&shape]);
         callers.browsers >= 2 * COMPARED && alone * RARE <= callers.browsers
     };
-    narrow.retain(|(_, shape), _| is_rare(*shape));
-    narrow
+    cohorts.retain(|(_, shape), _| is_rare(*shape));
+    cohorts
 }

@@ -242,8 +242,10 @@ impl Habits {
         }
         self.strays += u32::from(signs.shape != self.shape);
         self.elsewhere += u32::from(signs.shape >> 1 != self.shape >> 1);
-        self.referred += u32::from(row.referer != Referer::None);
-        self.landed += u32::from(row.referer == Referer::Elsewhere);
+        // What another site lets a visitor send is a login there, or a payment, which pages of the site follow.
+        let lands = row.referer == Referer::Elsewhere && !row.sends;
+        self.referred += u32::from(row.referer == Referer::Own || lands);
+        self.landed += u32::from(lands);
         self.paths |= bit;
         self.last = row.time;
         self.last_path = (row.path, row.sends);

@@ -9,6 +9,7 @@ use earrrl::RuleError;
 
 use super::crowds::crowds;
 use super::group::{Group, Suspected, groups};
+use super::habits::is_file;
 use super::peaks::FEW;
 use super::rows::{Clients, NONE, Row, Rows, logged};
 use super::{JudgedAdvice, SeenClient, Sweep, judge};
@@ -55,8 +56,8 @@ pub struct FoundParts {
 }
 
 impl Rows {
-    /// Finds rules for users and for single paths among requests that are sorted. `most` returns the number of clients,
-    /// of so many, that a rule may affect.
+    /// Finds rules for users and for single paths among requests that are sorted; none for the files that pages consist
+    /// of, which clients load with the pages. `most` returns the number of clients, of so many, that a rule may affect.
     ///
     /// # Errors
     /// Returns an error if a computed limit is not valid in a rule.
@@ -73,6 +74,9 @@ impl Rows {
         let mut paths = Vec::new();
         let mut numbers = Vec::new();
         for (path, places) in (0..NONE).zip(places_by_path(&self.all)) {
+            if places.is_empty() || is_file(self.paths.name(path)) {
+                continue;
+            }
             let Some(rows) = renumbered(&self.all, &places, &mut numbers) else {
                 continue;
             };
@@ -99,7 +103,8 @@ impl Rows {
         sweep: &Sweep,
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
-        let known: Clients = known.collect();
+        // An address of many people is known, too.
+        let known: Clients = known.chain(sweep.crowds.iter().copied()).collect();
         let groups = suspected.map(|suspected| groups(&self, suspected, sweep, &known));
         let is_new = |client: &&SeenClient| !known.contains(&client.number);
         let further = |rule: &PathRule| rule.judged.touched.iter().filter(is_new).count();
@@ -181,7 +186,7 @@ fn judge_path(
 ) -> Result<Option<(usize, JudgedAdvice)>, RuleError> {
     let requests = || rows.iter().map(|row| logged(row, row.client));
     let mut sweep = Sweep::new(half_lives, most, requests)?;
-    sweep.spare(&crowds(&rows, &sweep, None)?);
+    sweep.spare(crowds(&rows, &sweep, None)?);
     let judged = standing_out(&sweep, requests())?;
     Ok(judged.map(|mut judged| {
         judged

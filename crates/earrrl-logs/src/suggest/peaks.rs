@@ -292,6 +292,8 @@ pub struct Sweep {
     pub elsewhere: Vec<(Duration, usize)>,
     /// The peaks that [`Sweep::look_further`] has measured.
     further: Vec<Peaks>,
+    /// The clients that [`Sweep::spare`] has spared.
+    pub(super) crowds: Vec<u32>,
 }
 
 impl Sweep {
@@ -313,15 +315,17 @@ impl Sweep {
             chosen: 0,
             elsewhere: Vec::new(),
             further: Vec::new(),
+            crowds: Vec::new(),
         };
         sweep.choose(&[]);
         Ok(sweep)
     }
 
     /// Finds the gaps above the peaks of `crowds`: addresses of many people, none of whom stands out.
-    pub fn spare(&mut self, crowds: &[u32]) {
+    pub fn spare(&mut self, crowds: Vec<u32>) {
         if !crowds.is_empty() {
-            self.choose(crowds);
+            self.choose(&crowds);
+            self.crowds = crowds;
         }
     }
 

@@ -122,7 +122,7 @@ impl SuggestArgs {
         let most = |clients: usize| most_touched(self.touch, clients);
         let measured = || {
             let mut sweep = Sweep::new(&half_lives, most, || rows.requests())?;
-            sweep.spare(&rows.crowds(&sweep)?);
+            sweep.spare(rows.crowds(&sweep)?);
             sweep.look_further(|| rows.requests())?;
             Ok(sweep)
         };
