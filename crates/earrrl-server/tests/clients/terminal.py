@@ -24,6 +24,8 @@ class Terminal:
         self.received = b""
         self.process, self.file = pty.fork()
         if self.process == 0:
+            # A shell starts what runs in its background with this signal ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execv(arguments[0], arguments)
         ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
 
@@ -34,6 +36,14 @@ class Terminal:
             assert time.monotonic() < end, f"{reason} is not shown: {self.received}"
             if select.select([self.file], [], [], 0.05)[0]:
                 self.received += os.read(self.file, 65536)
+
+    def status_at_its_end(self):
+        """Waits until the program has ended."""
+        end = time.monotonic() + TIMEOUT
+        while (ended := os.waitpid(self.process, os.WNOHANG)) == (0, 0):
+            assert time.monotonic() < end, "the program goes on"
+            time.sleep(0.01)
+        return ended[1]
 
 
 def show(terminal):
@@ -46,18 +56,14 @@ def show(terminal):
     for character in ("\x1b", "\x07", "\u202e"):
         assert character not in table, table
     os.write(terminal.file, b"\x03")
-    _, status = os.waitpid(terminal.process, 0)
-    assert os.WTERMSIG(status) == signal.SIGINT, status
+    assert os.WTERMSIG(terminal.status_at_its_end()) == signal.SIGINT
 
 
 def close(terminal):
     """Closes the terminal of a program that ignores SIGHUP, as under nohup: the program must end."""
     terminal.until("the clients", lambda text: b"alice" in text)
     os.close(terminal.file)
-    end = time.monotonic() + TIMEOUT
-    while os.waitpid(terminal.process, os.WNOHANG) == (0, 0):
-        assert time.monotonic() < end, "the program goes on without its terminal"
-        time.sleep(0.01)
+    terminal.status_at_its_end()
 
 
 def main(part, binary, *arguments):
