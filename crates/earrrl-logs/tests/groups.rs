@@ -775,6 +775,43 @@ fn users_who_give_up_are_no_guessers() {
     caught(mix);
 }
 
+/// A script that sends a form names a page of the site, and a program that asks at a regular pace loads no files, as a
+/// tab in the background has.
+#[test]
+fn scripts_that_name_pages_and_regular_programs_without_files() {
+    let mut mix = with_referers(150);
+    for _ in 0..60 {
+        let client = mix.random.address();
+        let start = mix.random.below(END / 2);
+        for nth in 0..1 + mix.random.below(4) {
+            let script = (&*client, "-", "curl/8.5.0");
+            let second = start + nth * 90;
+            mix.ask_from("https://a.example/page/1", second, script, "/pay", 302);
+        }
+        mix.attackers.insert(client);
+    }
+    caught(mix);
+    let mut mix = with_referers(151);
+    for nth in 0..120 {
+        let client = mix.random.address();
+        let agent = mix.random.agent();
+        let is_tab = nth % 2 == 0;
+        let referer = if is_tab {
+            "https://a.example/users/1"
+        } else {
+            "-"
+        };
+        for second in (mix.random.below(END / 2)..END).step_by(120).take(30) {
+            let visitor = (&*client, "-", &*agent);
+            mix.ask_from(referer, second, visitor, "/users/1", 200);
+        }
+        if !is_tab {
+            mix.attackers.insert(client);
+        }
+    }
+    caught(mix);
+}
+
 /// Scanners try what is nowhere, each a few of the same paths; an old app asks for what is gone from one folder.
 #[test]
 fn scanners_share_their_paths_and_an_old_app_is_none() {

@@ -1,6 +1,6 @@
 //! Counts the clients that ask for paths of one shape, those that ask for nothing else apart from all others.
 
-use super::habits::{Answers, Habits, MANY, OFTEN, QUICK};
+use super::habits::{Answers, Habits, MANY, OFTEN, QUICK, Shown};
 use super::rows::{NONE, Referer, Row, Rows, Table};
 
 /// The least number of visitors' requests for paths of one shape, and of clients that ask for nothing else, that are
@@ -28,17 +28,6 @@ const ENTRIES: f64 = 0.2;
 
 /// The least number of different paths in a folder that count as paths of one shape.
 const ALIKE_IN_FOLDER: u32 = 20;
-
-/// The facts that the log shows at all.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shown {
-    pub status: bool,
-    pub agents: bool,
-    /// True if most requests of browsers name the page that they come from.
-    pub pages: bool,
-    /// True if many requests are for the files that pages consist of.
-    pub files: bool,
-}
 
 /// The clients that ask for paths of one shape.
 #[derive(Debug, Default)]

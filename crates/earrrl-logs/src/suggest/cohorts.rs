@@ -1,8 +1,8 @@
 //! Finds cohorts: user agents and networks nearly all of whose clients ask for paths of one shape and nothing else,
 //! which few others do.
 
-use super::callers::{COMPARED, Callers, Shown, at_least};
-use super::habits::Habits;
+use super::callers::{COMPARED, Callers, at_least};
+use super::habits::{Habits, Shown};
 use super::networks::Networks;
 use super::rows::{NONE, Table};
 

@@ -37,6 +37,17 @@ const FILE_ENDS: [&str; 14] = [
     "ttf",
 ];
 
+/// The facts that the log shows at all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    pub status: bool,
+    pub agents: bool,
+    /// True if most requests of browsers name the page that they come from.
+    pub pages: bool,
+    /// True if many requests are for the files that pages consist of.
+    pub files: bool,
+}
+
 /// The facts that the path and the user agent of a request show.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signs {
@@ -242,10 +253,12 @@ impl Habits {
         }
         self.strays += u32::from(signs.shape != self.shape);
         self.elsewhere += u32::from(signs.shape >> 1 != self.shape >> 1);
-        // What another site lets a visitor send is a login there, or a payment, which pages of the site follow.
+        // What another site lets a visitor send is a login there, or a payment, which pages of the site follow. A script
+        // comes from no page, whatever it names.
         let lands = row.referer == Referer::Elsewhere && !row.sends;
-        self.referred += u32::from(row.referer == Referer::Own || lands);
-        self.landed += u32::from(lands);
+        let is_from_page = (row.referer == Referer::Own || lands) && !signs.is_script;
+        self.referred += u32::from(is_from_page);
+        self.landed += u32::from(is_from_page && lands);
         self.paths |= bit;
         self.last = row.time;
         self.last_path = (row.path, row.sends);
@@ -309,11 +322,14 @@ impl Habits {
             && !self.meets_outage()
     }
 
-    /// Notes whether the client asks at a regular pace, as apps do, and tabs in the background: these ask for few paths,
-    /// and what they send names the page that it is from in a log that shows these.
-    pub(super) fn note_polling(&mut self, shows_pages: bool) {
+    /// Notes whether the client asks at a regular pace, as apps do, and tabs in the background: these ask for few paths.
+    /// In a log that shows pages, what they send names its page; in one that shows files, the page was loaded with some,
+    /// or is named.
+    pub(super) fn note_polling(&mut self, shown: Shown) {
         let is_regular = self.requests >= OFTEN && self.regular * 2 >= self.requests;
-        let is_tab = different(self.paths) < POLLED && !(shows_pages && self.sent > 0);
+        let is_bare = shown.pages && shown.files && self.files == 0 && self.referred == 0;
+        let is_form = shown.pages && self.sent > 0;
+        let is_tab = different(self.paths) < POLLED && !is_form && !is_bare;
         self.polls = is_regular && (self.agent == NONE || is_tab);
     }
 

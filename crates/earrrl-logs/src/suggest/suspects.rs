@@ -5,9 +5,9 @@
 //! these clients share and others do not.
 
 use super::agents::{is_browser, is_declared, is_script};
-use super::callers::{Least, Shown, callers, shape_of, shapes};
+use super::callers::{Least, callers, shape_of, shapes};
 use super::cohorts::cohorts;
-use super::habits::{Answers, Habits, STEADY, Signs, different, is_file, is_login};
+use super::habits::{Answers, Habits, STEADY, Shown, Signs, different, is_file, is_login};
 use super::networks::Networks;
 use super::rows::{NONE, Referer, Row, Rows, Table};
 
@@ -121,16 +121,16 @@ impl Suspects {
             (visits + habits.requests, referred + habits.referred)
         });
         let pages = has_agents && referred * 2 >= visits && visits > 0;
-        habits
-            .iter_mut()
-            .for_each(|habits| habits.note_polling(pages));
-        let callers = callers(rows, &habits, &shapes, &answers);
         let shown = Shown {
             status: rows.all.iter().any(|row| row.status != 0),
             agents: has_agents,
             pages,
             files: files * 5 >= rows.all.len(),
         };
+        habits
+            .iter_mut()
+            .for_each(|habits| habits.note_polling(shown));
+        let callers = callers(rows, &habits, &shapes, &answers);
         for row in &rows.all {
             if let Some(callers) = callers.get(shape_of(row, &shapes) as usize) {
                 let habits = &mut habits[row.client as usize];
