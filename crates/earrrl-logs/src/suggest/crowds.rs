@@ -38,6 +38,9 @@ impl Rows {
     /// # Errors
     /// Returns an error if no rule can have one of the half-lives.
     pub fn crowds(&self, sweep: &Sweep) -> Result<Vec<u32>, RuleError> {
+        if sweep.tried.iter().all(|(_, gap)| gap.is_none()) {
+            return Ok(Vec::new());
+        }
         let paths = self.paths.names();
         let logins: Vec<bool> = paths.into_iter().map(is_login).collect();
         crowds(&self.all, sweep, Some(&logins))

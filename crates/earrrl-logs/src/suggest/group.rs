@@ -444,8 +444,9 @@ impl Scope<'_> {
         }
     }
 
-    /// Returns the peak of each client's rate, or of what it shares with others, and the number of the requests that
-    /// count together with its last one. If `values` are named, only requests with one of them count, without those of the exempted clients.
+    /// Returns the peak of each client's rate, or of what it shares with others, and the greatest number of requests
+    /// that count together with one of its own. If `values` are named, only requests with one of them count, without
+    /// those of the exempted clients.
     fn peaks(
         &self,
         mark: Mark,
