@@ -468,17 +468,21 @@ impl Scope<'_> {
                 one: known.of_one_request,
             });
         }
-        let mut counts: Table<u32, u32> = Table::default();
+        // By the numbers of what is counted together, which are small.
+        let mut counts: Vec<u32> = Vec::new();
         for row in self.requests().filter(|row| !exempt.contains(&row.client)) {
             let Some(value) = self.counted_as(mark, row, values) else {
                 continue;
             };
             let rate = meter.add(logged(row, value));
-            let count = counts.entry(value).or_insert(0);
-            *count += 1;
+            let place = value as usize;
+            if place >= counts.len() {
+                counts.resize(place + 1, 0);
+            }
+            counts[place] += 1;
             let (peak, most) = &mut peaks[row.client as usize];
             *peak = peak.max(rate);
-            *most = *count.max(most);
+            *most = counts[place].max(*most);
         }
         Ok(ClientPeaks {
             peaks,

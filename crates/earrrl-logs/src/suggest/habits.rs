@@ -54,7 +54,7 @@ pub(super) struct Signs {
     pub is_login: bool,
     /// True if the path is one of a file that pages consist of.
     pub is_file: bool,
-    /// True unless the log shows that the request is for no part of a page.
+    /// True if the request may be for a part of a page, such as an image.
     pub may_be_part: bool,
     /// True if several clients ask for the path.
     pub is_shared: bool,
@@ -231,7 +231,7 @@ impl Habits {
         self.broken += u32::from(row.status >= 500);
         self.files += u32::from(signs.is_file);
         self.logged_out += u32::from(row.status == 401 && !is_login);
-        // Who names another user each time guesses, or is many people.
+        // A client that names another user each time guesses, or is many people.
         if row.user != u32::MAX {
             let is_same = self.named == 0 || row.user == self.user;
             self.named += u32::from(is_same && !was_refused);
@@ -253,8 +253,8 @@ impl Habits {
         }
         self.strays += u32::from(signs.shape != self.shape);
         self.elsewhere += u32::from(signs.shape >> 1 != self.shape >> 1);
-        // What another site lets a visitor send is a login there, or a payment, which pages of the site follow. A script
-        // comes from no page, whatever it names.
+        // A form that is sent from another site ends a login or a payment there, and pages of this site follow it. The
+        // `Referer` of a script is made up.
         let lands = row.referer == Referer::Elsewhere && !row.sends;
         let is_from_page = (row.referer == Referer::Own || lands) && !signs.is_script;
         self.referred += u32::from(is_from_page);
@@ -273,8 +273,8 @@ impl Habits {
         self.browser == self.requests && self.requests > 0
     }
 
-    /// Returns true if requests name a page that they come from. Visitors come from another site a few times; who comes
-    /// so each time names a page that it was not on.
+    /// Returns true if the client shows that it was on a page. A visitor comes from another site a few times; a client
+    /// that names another site with each of many requests is a program.
     pub(super) fn shows_pages(&self) -> bool {
         match self.requests < OFTEN {
             true => self.referred > 0,

@@ -292,7 +292,7 @@ pub struct Sweep {
     pub elsewhere: Vec<(Duration, usize)>,
     /// The peaks that [`Sweep::look_further`] has measured.
     further: Vec<Peaks>,
-    /// The clients that [`Sweep::spare`] has spared.
+    /// The addresses of many people that [`Sweep::spare`] was given.
     pub(super) crowds: Vec<u32>,
 }
 

@@ -119,7 +119,7 @@ pub struct Rows {
     /// The users, or else the API keys.
     pub(super) users: ClientNumbers,
     has_users: bool,
-    /// The sites of the pages that requests come from, each with the number of requests whose page is in the log.
+    /// The sites that requests name in `Referer`, and by their numbers how many of the named pages are in the log.
     sites: Values,
     known_pages: Vec<u32>,
     /// The number of the site of the page that each request comes from, in the order of the lines.

@@ -98,10 +98,11 @@ impl Suspects {
             }
             let path = usize::from(row.path);
             let agent = usize::from(row.agent);
+            let is_file = is_file(row);
             let signs = Signs {
                 is_login: logins.get(path) == Some(&true),
-                is_file: is_file(row),
-                may_be_part: !shows_referers || row.referer != Referer::None || is_file(row),
+                is_file,
+                may_be_part: !shows_referers || row.referer != Referer::None || is_file,
                 is_shared: row.path != NONE && is_shared[path],
                 is_dead: row.path != NONE && !is_alive[path],
                 root: roots.get(path).copied().unwrap_or(NONE),

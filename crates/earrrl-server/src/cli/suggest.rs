@@ -141,7 +141,7 @@ impl SuggestArgs {
         })
     }
 
-    /// Writes the advice to standard output, and draws the peaks if a file for that is named.
+    /// Writes the advice to standard output, and the figure of the peaks to the file of `--plot`.
     fn write(&self, reader: &mut LogReader, rows: Rows, found: Found) -> Result<(), CliFailure> {
         let Found {
             sweep,
